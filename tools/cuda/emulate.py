@@ -42,6 +42,7 @@ PTX = {
     "{.reg .b16 a,b; mov.b32 {a,b}, %1; cvt.f32.f16 %0, b;}": "%0 = emulated::from_half((u16)((%1) >> 16))",
     "{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}": "%0 = emulated::shared_address(%1)",
     "ex2.approx.ftz.f32 %0, %1;": "%0 = exp2f(%1)",
+    "rcp.approx.ftz.f32 %0, %1;": "%0 = 1.0f / %1",
     "tanh.approx.f32 %0, %1;": "%0 = tanhf(%1)",
     "cp.async.cg.shared.global [%0], [%1], 16, %2;": "emulated::copy16(%0, %1, %2)",
     "cp.async.commit_group;": "emulated::emulated_commit()",

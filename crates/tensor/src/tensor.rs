@@ -379,6 +379,23 @@ impl Tensor {
         Arc::as_ptr(&self.storage) as usize
     }
 
+    /// Whether both have one shape and the same bits. Those that share their storage are not looked at.
+    ///
+    /// # Panics
+    /// If they do not share it and one is not in main memory.
+    pub fn is_same(&self, other: &Self) -> bool {
+        // Pieces of which all elements are compared: with an end at the first difference they would go one by one.
+        const PIECE: usize = 1024;
+        let differ = |bits: u32, (a, b): (&f32, &f32)| bits | (a.to_bits() ^ b.to_bits());
+        self.shape == other.shape
+            && (Arc::ptr_eq(&self.storage, &other.storage)
+                || self
+                    .data()
+                    .chunks(PIECE)
+                    .zip(other.data().chunks(PIECE))
+                    .all(|(a, b)| a.iter().zip(b).fold(0, differ) == 0))
+    }
+
     /// Whether no other tensor shares the storage, so that writing copies nothing.
     pub fn is_unique(&self) -> bool {
         let part = self.cuda().is_some_and(CudaBuffer::is_part);
@@ -479,6 +496,28 @@ impl fmt::Debug for Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_same_bits_are_the_same() {
+        let wave = |n: usize| Tensor::from_fn([n], |i| (i as f32).sin()).unwrap();
+        let a = wave(5000);
+        assert!(a.is_same(&a.clone()) && a.is_same(&wave(5000)));
+        assert!(!a.is_same(&wave(4999)));
+        assert!(!a.is_same(&a.reshape([50, 100]).unwrap()));
+        for at in [0, 1023, 1024, 4999] {
+            let mut b = wave(5000);
+            b.data_mut()[at] = 9.0;
+            assert!(!a.is_same(&b), "{at}");
+        }
+        // By bits, so that what is not a number is the same as itself.
+        let nan = || Tensor::full([3], f32::NAN).unwrap();
+        assert!(nan().is_same(&nan()));
+        assert!(
+            !Tensor::full([1], 0.0)
+                .unwrap()
+                .is_same(&Tensor::full([1], -0.0).unwrap())
+        );
+    }
 
     #[test]
     fn clones_share_until_written() {

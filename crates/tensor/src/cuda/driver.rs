@@ -649,17 +649,21 @@ impl Driver {
         self.checked("cuMemcpyPeerAsync", code)
     }
 
-    /// Describes a tensor of 16-bit or 32-bit elements for bulk copies of boxes, with the 128-byte swizzle where asked.
+    /// Describes a tensor of 16-bit elements for bulk copies of boxes, whose rows are swizzled by their own width: 32, 64 or 128 bytes.
     pub(crate) fn tensor_map(
         &self,
         kind: c_int,
         address: u64,
         (sizes, strides, part): (&[u64], &[u64], &[u32]),
-        swizzle: bool,
     ) -> Option<Answer<TensorMap>> {
         let encode = self.encode_tiled?;
         let mut map = TensorMap([0; 16]);
         let ones = [1; 5];
+        let swizzle = match part.first() {
+            Some(16) => 1,
+            Some(32) => 2,
+            _ => 3,
+        };
         debug_assert!(sizes.len() == part.len() && strides.len() + 1 == sizes.len());
         // SAFETY: the lists are as long as the rank says; the driver writes one description.
         let code = unsafe {
@@ -673,7 +677,7 @@ impl Driver {
                 part.as_ptr(),
                 ones.as_ptr(),
                 0,
-                if swizzle { 3 } else { 0 },
+                swizzle,
                 2,
                 0,
             )

@@ -230,6 +230,7 @@ mod tests {
             );
             let own = match &*name {
                 "product_hopper.cu" => 3,
+                "product_turns.cu" => 1,
                 "attention_hopper.cu" => 2,
                 _ => kernels,
             };

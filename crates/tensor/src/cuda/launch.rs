@@ -100,9 +100,8 @@ pub(crate) struct TensorMapSpec<'a> {
     pub(crate) format: Format,
     pub(crate) sizes: &'a [u64],
     pub(crate) strides: &'a [u64],
+    /// Rows of 32, 64 or 128 bytes, with their 16-byte pieces in the order of the swizzle of that width.
     pub(crate) part: &'a [u32],
-    /// Rows of 128 bytes with their 16-byte pieces in the order that `wgmma` reads.
-    pub(crate) swizzle: bool,
 }
 
 impl CudaDevice {
@@ -228,7 +227,7 @@ impl CudaDevice {
             Format::Bf16 => 9,
         };
         let lists = (of.sizes, of.strides, of.part);
-        match self.driver.tensor_map(kind, of.address, lists, of.swizzle) {
+        match self.driver.tensor_map(kind, of.address, lists) {
             Some(answer) => self.checked(answer),
             None => Err(TensorError::invalid(
                 "tensor map",

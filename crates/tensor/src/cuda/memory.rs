@@ -549,7 +549,19 @@ impl CudaDevice {
     pub(crate) fn download(&self, out: &mut [u8], from: u64) -> Result<()> {
         self.enter()?;
         steps::flush(self)?;
-        self.checked(self.driver.copy_out(out, from, self.compute))?;
-        self.checked(self.driver.synchronize(self.compute))
+        let copy = |to: &mut [u8]| {
+            self.checked(self.driver.copy_out(to, from, self.compute))?;
+            self.checked(self.driver.synchronize(self.compute))
+        };
+        // To other memory the driver copies in pieces of its own, one waiting for the other.
+        match steps::landing(self, out.len())? {
+            Some(address) => {
+                let pinned = super::launch::pinned_bytes_mut(address, out.len());
+                copy(pinned)?;
+                out.copy_from_slice(pinned);
+                Ok(())
+            }
+            None => copy(out),
+        }
     }
 }

@@ -29,13 +29,19 @@ const MOST: usize = 6;
 const CHUNK: u64 = 8 << 20;
 
 /// Kernels of a graph, by its number. A step has several, so that the first ones run while the code of the step goes on; they grow, so
-/// that the device begins soon and seldom waits between two.
+/// that the device begins soon and seldom waits between two. The first is that short because networks begin with a few layers for the noise level.
 fn most_kernels(segment: usize) -> usize {
-    8 << segment.min(5)
+    match segment {
+        0 => 5,
+        _ => 8 << segment.min(5),
+    }
 }
 
 /// Steps whose memory is known before they are noted.
 const MOST_MEASURED: usize = 32;
+
+/// Bytes of results that have a place in pinned memory.
+const MOST_LANDING: usize = 8 << 20;
 
 /// Addresses of blocks, for the copy engine.
 const ALIGNMENT: u64 = 256;
@@ -83,6 +89,8 @@ struct Recorded {
     key: u64,
     arena: Arc<Mutex<Arena>>,
     uploads: Vec<Pinned>,
+    /// Where results come to.
+    landing: Option<Pinned>,
     segments: Vec<Segment>,
 }
 
@@ -367,6 +375,27 @@ pub(super) fn staged(device: &Arc<CudaDevice>, values: &[f32]) -> Result<Option<
     })
 }
 
+/// Pinned memory for so many bytes of results of the step that runs on this thread. None if there is none, or if they are many.
+pub(super) fn landing(device: &CudaDevice, bytes: usize) -> Result<Option<usize>> {
+    if bytes > MOST_LANDING {
+        return Ok(None);
+    }
+    with_run(device, |run| {
+        let fitting = run
+            .step
+            .landing
+            .take()
+            .filter(|pinned| pinned.bytes >= bytes);
+        let pinned = match fitting {
+            Some(pinned) => pinned,
+            None => Pinned::new(&run.device, bytes)?,
+        };
+        let address = pinned.address;
+        run.step.landing = Some(pinned);
+        Ok(address)
+    })
+}
+
 /// Memory of the step that runs on this thread; none if there is none.
 pub(super) fn arena_block(
     device: &Arc<CudaDevice>,
@@ -440,6 +469,7 @@ impl CudaDevice {
                     key,
                     arena: Arc::new(Mutex::new(Arena::with(chunk))),
                     uploads: Vec::new(),
+                    landing: None,
                     segments: Vec::new(),
                 },
                 None => return self.measured(key, body),

@@ -66,6 +66,11 @@ fn linear_layers_are_as_on_the_processor() {
             (2, 1024, 2560, 640),
             (9, 16, 1280, 1280),
             (1, 100, 5120, 104),
+            // Many tiles with short sums: of whole items, of items that share tiles, with odd ends, and with the last ones cut.
+            (2, 8320, 64, 320),
+            (2, 8300, 72, 328),
+            (1, 17000, 200, 168),
+            (1, 20480, 320, 328),
         ];
         for _ in 0..40 {
             let b = 1 + random.below(3);
@@ -338,6 +343,8 @@ fn convolutions_are_as_on_the_processor() {
             (2, 40, 36, 72, 33, 3, 1, Padding::Same(1), true),
             (1, 64, 64, 256, 128, 3, 1, Padding::Same(1), true),
             (1, 47, 61, 128, 320, 3, 1, Padding::Same(1), true),
+            (4, 64, 64, 40, 320, 3, 1, Padding::Same(1), false),
+            (3, 61, 90, 64, 328, 3, 1, Padding::Same(1), false),
         ];
         for _ in 0..30 {
             let kernel = random.one_of(&[1, 1, 2, 3, 3, 3, 5]);

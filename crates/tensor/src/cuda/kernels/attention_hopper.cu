@@ -36,7 +36,7 @@ DI void attention(const TMap& map_q, const TMap& map_k, const TMap& map_v, u16* 
   after_others();
   int tiles = (keys + KEYS - 1) / KEYS;
   if (group == 0) {
-    if (NW == 2) reg_dec<40>(); else reg_dec<32>();
+    if (NW == 2) reg_dec<40>(); else if (NW == 3) reg_dec<32>(); else reg_dec<24>();
     if (tid == 0) {
       mbar_expect(q_full, Q_BYTES);
       for (int c = 0; c < CHUNKS; c++) tma4(sq + c * QUERIES * 128, map_q, q_full, c * 64, at.head, first, at.item);
@@ -53,7 +53,7 @@ DI void attention(const TMap& map_q, const TMap& map_k, const TMap& map_v, u16* 
       }
     }
   } else {
-    if (NW == 2) reg_inc<232>(); else reg_inc<160>();
+    if (NW == 2) reg_inc<232>(); else if (NW == 3) reg_inc<160>(); else reg_inc<112>();
     int mine = group - 1, lane = tid & 31, warp = (tid >> 5) & 3, q = lane & 3;
     // Rows of a thread: one and the one eight below; 0 and 1 stand for them.
     float o[D / 2], sc[SCORES], m0 = -1e30f, m1 = -1e30f, l0 = 0.f, l1 = 0.f;
@@ -249,7 +249,7 @@ DI void attention_wide(const TMap& map_q, const TMap& map_k, const TMap& map_v, 
 #pragma unroll
       for (int j = 0; j < 32; j++) { o[4 * j] *= f0; o[4 * j + 1] *= f0; o[4 * j + 2] *= f1; o[4 * j + 3] *= f1; }
       // P was written by ordinary stores and is read by the tensor cores.
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      fence_async();
       bar_sync(1, 256);
       mbar_wait(v_full, phase);
       wg_fence();
@@ -281,13 +281,15 @@ DI void attention_wide(const TMap& map_q, const TMap& map_k, const TMap& map_v, 
 }
 
 #define PARAMETERS const __grid_constant__ TMap map_q, const __grid_constant__ TMap map_k, const __grid_constant__ TMap map_v, u16 *out, int queries, int keys, int heads, int d, float scale
-#define KERNEL(D, KEYS, NW, STAGES, TURNS) \
-  extern "C" __global__ void __launch_bounds__(128 * (NW + 1), 1) attention_##D(PARAMETERS) { attention<TY, D, KEYS, NW, STAGES, TURNS>(map_q, map_k, map_v, out, queries, keys, heads, d, scale); }
+#define KERNEL(name, D, KEYS, NW, TURNS) \
+  extern "C" __global__ void __launch_bounds__(128 * (NW + 1), 1) name(PARAMETERS) { attention<TY, D, KEYS, NW, 2, TURNS>(map_q, map_k, map_v, out, queries, keys, heads, d, scale); }
 // The sizes are known to cuda/ops/attention.rs.
-KERNEL(40, 128, 3, 2, true)
-KERNEL(64, 128, 3, 2, true)
-KERNEL(80, 128, 2, 2, false)
-KERNEL(128, 128, 2, 2, false)
-KERNEL(160, 64, 2, 2, false)
-KERNEL(256, 64, 2, 2, false)
+KERNEL(attention_40, 40, 128, 3, true)
+KERNEL(attention_40_of_4, 40, 80, 4, true)
+KERNEL(attention_64, 64, 128, 3, true)
+KERNEL(attention_80, 80, 128, 2, false)
+KERNEL(attention_80_of_3, 80, 96, 3, true)
+KERNEL(attention_128, 128, 128, 2, false)
+KERNEL(attention_160, 160, 64, 2, false)
+KERNEL(attention_256, 256, 64, 2, false)
 extern "C" __global__ void __launch_bounds__(384, 1) attention_512(PARAMETERS) { attention_wide<TY>(map_q, map_k, map_v, out, queries, keys, heads, d, scale); }

@@ -68,6 +68,7 @@ struct BF16 {
 
 DI u32 smem_u32(const void* p) { u32 r; asm("{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}" : "=r"(r) : "l"(p)); return r; }
 DI float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DI float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DI u32 shx(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
 DI float shxf(float v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
 
@@ -85,7 +86,7 @@ DI void quad_transpose(u32 (&x)[4], int t) {
 DI float tanh_fast(float x) { float y; asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DI float gelu_tanh(float x) { return 0.5f * x * (1.f + tanh_fast(0.7978845608f * (x + 0.044715f * x * x * x))); }
 DI float gelu_erf(float x) { return 0.5f * x * (1.f + erff(x * 0.70710678f)); }
-DI float silu(float x) { return __fdividef(x, 1.f + ex2(-1.44269504f * x)); }
+DI float silu(float x) { return x * reciprocal(1.f + ex2(-1.44269504f * x)); }
 
 #if __CUDA_ARCH__ >= 800
 // Ampere: asynchronous 16-byte copies (`bytes` below 16: the rest is zero)

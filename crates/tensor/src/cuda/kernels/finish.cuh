@@ -2,17 +2,24 @@
 #pragma once
 #include "common.cuh"
 
+// a / b of numbers from 0 on. Divisions of integers by what is known only when a kernel runs take some 150 cycles each, and whoever asks for the first numbers of a tile
+// has several before it can: those of the sizes that tiles have go by floats, of which one step more or less is mended.
+DI int quotient(int a, int b) {
+  if (a >= 1 << 22) return a / b;
+  int q = (int)__fdividef((float)a, (float)b), r = a - q * b;
+  return r < 0 ? q - 1 : r >= b ? q + 1 : q;
+}
+
 // The numbers of `nn::Act`.
 enum { ACT_NONE = 0, ACT_SILU = 1, ACT_GELU = 2, ACT_GELU_TANH = 3, ACT_QUICK_GELU = 4, ACT_RELU = 5, ACT_LEAKY = 6 };
 
 // x * sigmoid(z): about 1e-6 of relative error, enough for sixteen bits.
-DI float sigmoid_times(float x, float z) { return __fdividef(x, 1.f + ex2(-1.44269504f * z)); }
-// GELU by Abramowitz and Stegun 7.1.26: the share of the normal distribution to 1e-7, without a branch.
+DI float sigmoid_times(float x, float z) { return x * reciprocal(1.f + ex2(-1.44269504f * z)); }
+// GELU by Abramowitz and Stegun 7.1.26: the share of the normal distribution to 1e-7, in a dozen instructions. z^2 is x^2 / 2 in powers of two.
 DI float gelu_fast(float x) {
-  float z = fabsf(x) * 0.70710678f, t = __fdividef(1.f, 1.f + 0.3275911f * z);
-  float p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-  float tail = 0.5f * p * ex2(-1.44269504f * z * z);
-  return x * (x < 0.f ? tail : 1.f - tail);
+  float z = fabsf(x) * 0.84932180f, t = reciprocal(1.f + 0.27273926f * z);
+  float p = t * (0.127414796f + t * (-0.142248368f + t * (0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f))));
+  return fmaxf(x, 0.f) - fabsf(x) * (p * ex2(-z * z));
 }
 // One branch for all the numbers, not one for each. No `max` in the last two: NaN stays NaN.
 template <int COUNT> DI void activate_fast(float (&x)[COUNT], int act) {
@@ -57,10 +64,14 @@ struct Others { const float* bias[2]; u16* out[2]; int each; };
 // Tiles of columns of all of them.
 DI int columns_all(const Others& o, int count) { return o.out[0] ? (o.out[1] ? 3 : 2) * count : count; }
 // Which of them a tile of columns belongs to: `ni` becomes its place there.
-DI After<u16> choose(const After<u16>& f, const Others& o, int& ni, int& which) {
-  After<u16> a = f;
-  which = o.out[0] ? ni / o.each : 0;
+DI int which_of(const Others& o, int& ni) {
+  int which = o.out[0] ? quotient(ni, o.each) : 0;
   ni -= which * o.each;
+  return which;
+}
+DI After<u16> choose(const After<u16>& f, const Others& o, int& ni) {
+  After<u16> a = f;
+  int which = which_of(o, ni);
   if (which == 1) { a.bias = o.bias[0]; a.out = o.out[0]; }
   if (which == 2) { a.bias = o.bias[1]; a.out = o.out[1]; }
   return a;
@@ -154,25 +165,25 @@ DI void add4(float* to, const float* from) { float4 v = *(const float4*)from; to
 
 // The tile that block `u` makes: down `group` tiles of rows, then the next columns, so that blocks at work share what they read.
 DI void tile_place(int u, int row_tiles, int column_tiles, int group, int& mi, int& ni) {
-  int per = group * column_tiles, g = u / per, rest = u - g * per, rows = min(group, row_tiles - g * group);
-  mi = g * group + rest % rows;
-  ni = rest / rows;
+  int per = group * column_tiles, g = quotient(u, per), rest = u - g * per, rows = min(group, row_tiles - g * group);
+  ni = quotient(rest, rows);
+  mi = g * group + rest - ni * rows;
 }
 // Rows of a tile are pixels of a box of 2^wlog x 2^hlog pixels in 128 >> (wlog + hlog) pictures. A matrix is a picture of one row.
 // With four phases the boxes are those of a picture of half the height and width, once for each of the four pixels of the result over one of its pixels.
 struct Boxes { int height, width, count, wlog, hlog, phases; };
 DI int boxes_across(const Boxes& b) { return (b.width + (1 << b.wlog) - 1) >> b.wlog; }
 DI int boxes_down(const Boxes& b) { return (b.height + (1 << b.hlog) - 1) >> b.hlog; }
-DI int boxes_deep(const Boxes& b) { int deep = 128 >> (b.wlog + b.hlog); return (b.count + deep - 1) / deep; }
+DI int boxes_deep(const Boxes& b) { int log = 7 - b.wlog - b.hlog; return (b.count + (1 << log) - 1) >> log; }
 DI int boxes_all(const Boxes& b) { return boxes_across(b) * boxes_down(b) * boxes_deep(b) * b.phases; }
 // First column, row and picture of a box, and its phase: 2 * row + column of the pixel among the four.
 DI void box_corner(const Boxes& b, int mi, int& x, int& y, int& z, int& phase) {
-  int across = boxes_across(b), down = boxes_down(b), rest = mi / across;
+  int across = boxes_across(b), down = boxes_down(b), rest = quotient(mi, across);
   x = (mi - rest * across) << b.wlog;
-  z = rest / down;
+  z = quotient(rest, down);
   y = (rest - z * down) << b.hlog;
   phase = 0;
-  if (b.phases > 1) { int deep = boxes_deep(b); phase = z / deep; z -= phase * deep; }
+  if (b.phases > 1) { int deep = boxes_deep(b); phase = quotient(z, deep); z -= phase * deep; }
   z *= 128 >> (b.wlog + b.hlog);
 }
 // The output row of row r of a box, and whether there is one.

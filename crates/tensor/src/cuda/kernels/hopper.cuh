@@ -34,6 +34,14 @@ DI void tma4(u32 dst, const TMap& m, u32 bar, int x, int y, int z, int w) {
 DI void tma5(u32 dst, const TMap& m, u32 bar, int x, int y, int z, int w, int v) {
   asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(dst), "l"(&m), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
 }
+// The way back, by one thread, which waits until all was read.
+DI void tma5_out(const TMap& m, u32 from, int x, int y, int z, int w, int v) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(&m), "r"(from), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v) : "memory");
+}
+DI void out_read() { asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// What ordinary stores wrote to shared memory can be read by bulk copies and wgmma.
+DI void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DI void stsm4(u32 a, u32 x, u32 y, u32 z, u32 w) { asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(a), "r"(x), "r"(y), "r"(z), "r"(w) : "memory"); }
 DI void wg_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DI void wg_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N> DI void wg_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }

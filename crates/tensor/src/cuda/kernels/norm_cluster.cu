@@ -111,7 +111,7 @@ template <int BLOCKS> DI void group_norm(const Store* x, const Store* x1, int ea
     for (int i = 0; i < 8; i++) {
       bool is = i < split;
       factor[i] *= is ? t[0].y : t[1].y;
-      offset[i] -= (is ? t[0].x : t[1].x) * factor[i];
+      offset[i] -= ((is ? t[0].x : t[1].x) + (is ? origin[0] : origin[1])) * factor[i];
     }
     uint4* target = (uint4*)(y + (i64)blockIdx.y * pixels * channels + first) + column;
     const int vectors = channels / 8;
@@ -121,7 +121,7 @@ template <int BLOCKS> DI void group_norm(const Store* x, const Store* x1, int ea
       float f[8];
       unpack16<TY>(kept[k * THREADS], f);
 #pragma unroll
-      for (int i = 0; i < 8; i++) f[i] = (f[i] - (i < split ? origin[0] : origin[1])) * factor[i] + offset[i];
+      for (int i = 0; i < 8; i++) f[i] = f[i] * factor[i] + offset[i];
       if (act == ACT_SILU) {
 #pragma unroll
         for (int i = 0; i < 8; i++) f[i] = sigmoid_times(f[i], 1.f);

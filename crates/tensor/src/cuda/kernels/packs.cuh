@@ -17,7 +17,7 @@ template <class T> DI uint4 pack16(const float (&f)[4]) { return make_uint4(__fl
 
 // x / (1 + e^-(k x)), of which most activations are made. The fast division is two units of the last place off, and zero where the power
 // overflows; the exact one would take longer than the memory.
-DI float sigmoid_times(float x, float k) { return __fdividef(x, 1.f + ex2(-1.44269504f * k * x)); }
+DI float sigmoid_times(float x, float k) { return x * reciprocal(1.f + ex2(-1.44269504f * k * x)); }
 
 // The order of nn::Act.
 enum Activation { ACT_NONE, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_QUICK_GELU, ACT_RELU, ACT_LEAKY };

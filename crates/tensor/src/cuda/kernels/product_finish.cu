@@ -9,9 +9,9 @@ extern "C" __global__ void __launch_bounds__(256) finish_parts(const float* sums
   const Scales by = { row_scale, column_scale };
   const Boxes boxes = { out_height, out_width, out_count, wlog, hlog, phases };
   int mt = boxes_all(boxes), nt = columns_all(others, (N + columns - 1) / columns);
-  int mi, ni, x0, y0, z0, phase, which;
+  int mi, ni, x0, y0, z0, phase;
   tile_place(first + blockIdx.x, mt, nt, group, mi, ni);
-  const After<u16> f = choose(After<u16> AFTER_VALUES, others, ni, which);
+  const After<u16> f = choose(After<u16> AFTER_VALUES, others, ni);
   box_corner(boxes, mi, x0, y0, z0, phase);
   int own = geglu ? columns / 2 : columns, n = geglu ? N / 2 : N, chunks = own / 8;
   const float* tile = sums + (i64)blockIdx.x * parts * 128 * columns;

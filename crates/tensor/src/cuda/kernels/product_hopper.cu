@@ -8,6 +8,7 @@
 // The first `full_tiles` tiles are whole. The others are cut in `parts` along K, so that the last wave is full too: those parts leave f32 sums
 // in `sums`, (tile, part, 128, BN), and product_finish.cu adds them in order. Where there are few tiles at all, a cluster of blocks makes each: every block has
 // a part of K, and finishes a part of the rows with the sums of all, added in order.
+#include "product_feed.cuh"
 #include "staged.cuh"
 #ifdef OPERAND
 constexpr bool BYTES = true;
@@ -20,8 +21,6 @@ constexpr bool BYTES = false;
 #define MORE_PARAMETERS OTHERS_PARAMETERS
 #define MORE_VALUES const Others others = OTHERS_VALUES; const Scales by = {};
 #endif
-
-struct Window { int channels, time, height, width, time_stride, shift, time_before, above, left, split; };
 
 // What follows, for the accumulators of a tile. Everything that is read comes in batches before it is needed: one read after the other would cost as much
 // as the product itself where K is short.
@@ -144,16 +143,17 @@ template <class T, int BN, int BATCH> DI void finish_tile(const After<u16>& f, f
 // CLUSTER: blocks that make a tile together; 0 for blocks that make one tile after the other, and finish from their registers, which is faster for many.
 template <class T, class E, int BN, int ST, int GEGLU, int CLUSTER>
 DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1, const TMap& tb2, const After<u16>& first, const Others& others, const Scales& by, int N, const Boxes& boxes, const Window& w, int full_tiles, int parts, float* sums) {
-  constexpr int BK = 64, AB = 128 * BK * 2, BB = BN * BK * 2, HB = BB / 2, NACC = BN / 2, GROUP = 16;
+  constexpr int NACC = BN / 2;
   constexpr bool WHOLE = (typename WG<E, BN>::Sum)0.5f == 0;   // sums of integers become floats beside themselves: fewer registers are left
   constexpr bool STAGED = CLUSTER > 0;
   constexpr int SHARES = STAGED ? CLUSTER : 1;
   extern __shared__ unsigned char raw[];
   u32 base = (smem_u32(raw) + 1023) & ~1023u;
-  u32 sA = base, sB = base + ST * AB, staged = sB + ST * BB, full = staged + (STAGED ? Staged<BN>::BYTES : 0), empty = full + 8 * ST;
+  u32 staged = base + Ring<BN, ST>::BYTES, barriers = staged + (STAGED ? Staged<BN>::BYTES : 0);
+  const Ring<BN, ST> ring = { base, barriers, barriers + 8 * ST };
   int tid = threadIdx.x, wg = tid >> 7;
   if (tid == 0) {
-    for (int i = 0; i < ST; i++) { mbar_init(full + 8 * i, 1); mbar_init(empty + 8 * i, 8); }
+    for (int i = 0; i < ST; i++) { mbar_init(ring.full + 8 * i, 1); mbar_init(ring.empty + 8 * i, 8); }
     fence_init();
     if (STAGED) { map_ahead(ta); map_ahead(tb); }
   }
@@ -161,70 +161,42 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
   if (!STAGED) after_others();
 
   int mt = boxes_all(boxes), nt = columns_all(others, (N + BN - 1) / BN);
-  int steps = (w.channels + BK - 1) / BK, kt = w.time * w.height * w.width * steps;
-  int mn = mt * nt, nfull = min(mn, full_tiles), total = nfull + (mn - nfull) * parts;
+  int kt = w.time * w.height * w.width * window_steps(w), mn = mt * nt, whole = min(mn, full_tiles), total = whole + (mn - whole) * parts;
   // A cluster makes one tile.
   const int rank = CLUSTER > 1 ? (int)cluster_rank() : 0, start = blockIdx.x / SHARES, stride = STAGED ? mn : gridDim.x;
-  // The tile of a block's turn, and the steps of it that are its own.
-  auto place = [&](int t, int& u, int& ks, int& k0, int& k1) {
-    u = t; ks = rank;
-    int np = SHARES;
-    if (!STAGED && t >= nfull) { int v = t - nfull; u = nfull + v / parts; ks = v % parts; np = parts; }
-    k0 = (int)((i64)ks * kt / np); k1 = (int)((i64)(ks + 1) * kt / np);
-  };
+  // With clusters every block has a part of each tile.
+  auto turn_at = [&](int t) { return STAGED ? Turn { t, rank, rank * kt / SHARES, (rank + 1) * kt / SHARES } : turn_of(t, whole, parts, kt); };
 
   if (wg == 0) {
-    reg_dec<40>();
+    if (CLUSTER > 1) reg_dec<56>(); else reg_dec<40>();
     if (tid == 0) {
-      int s = 0; u32 ph = 1;
+      Stage at = { 0, 1 };
       for (int t = start; t < total; t += stride) {
-        int u, ks, k0, k1, mi, ni, x0, y0, z0, phase, which = 0;
-        place(t, u, ks, k0, k1);
-        tile_place(u, mt, nt, GROUP, mi, ni);
-        box_corner(boxes, mi, x0, y0, z0, phase);
-        if (others.out[0]) { which = ni / others.each; ni -= which * others.each; }
-        const TMap& weight = which == 0 ? tb : which == 1 ? tb1 : tb2;
-        z0 = z0 * w.time_stride - w.time_before;
-        // The kernels of a phase stand behind those of the phases before; it sees one row or column less at one side.
-        int above = w.above - (phase >> 1), left = w.left - (phase & 1);
-        int b0 = phase * N + (GEGLU ? ni * (BN / 2) : ni * BN), b1 = GEGLU ? N / 2 + b0 : b0 + BN / 2;
-        int tap = k0 / steps, step = k0 - tap * steps;
-        int kz = tap / (w.height * w.width), in = tap - kz * w.height * w.width, ky = in / w.width, kx = in - ky * w.width;
+        Turn turn = turn_at(t);
+        int mi, ni;
+        tile_place(turn.tile, mt, nt, GROUP, mi, ni);
+        int which = which_of(others, ni);
+        Feed<GEGLU> feed = Feed<GEGLU>::template of<BN>(boxes, w, mi, ni, N, turn.from);
         if (STAGED) after_others();
-        for (int k = k0; k < k1; k++) {
-          mbar_wait(empty + 8 * s, ph);
-          mbar_expect(full + 8 * s, AB + BB);
-          int dx = kx - left, dy = ky - above, odd = (1 << w.shift) - 1;
-          // The channels of a matrix may lie in two places.
-          int late = step >= w.split;
-          tma5(sA + s * AB, late ? ta1 : ta, full + 8 * s, (dx & odd) * w.channels + (late ? step - w.split : step) * BK, x0 + (dx >> w.shift), dy & odd, y0 + (dy >> w.shift), z0 + kz);
-          int column = tap * w.channels + step * BK;
-          tma2(sB + s * BB, weight, full + 8 * s, column, b0);
-          tma2(sB + s * BB + HB, weight, full + 8 * s, column, b1);
-          if (++step == steps) {
-            step = 0; tap++;
-            if (++kx == w.width) { kx = 0; if (++ky == w.height) { ky = 0; kz++; } }
-          }
-          if (++s == ST) { s = 0; ph ^= 1; }
-        }
+        feed.ask(ring, at, ta, ta1, which == 0 ? tb : which == 1 ? tb1 : tb2, w, turn.to - turn.from);
       }
     }
     if (CLUSTER > 1) { __syncwarp(); cluster_sync(); cluster_sync(); }
   } else {
-    reg_inc<232>();
+    if (CLUSTER > 1) reg_inc<224>(); else reg_inc<232>();
     int cw = wg - 1, lane = tid & 31, warp = (tid >> 5) & 3, q = lane & 3;
-    int s = 0; u32 ph = 0;
+    Stage at = { 0, 0 };
     typename WG<E, BN>::Sum sum[NACC];
     for (int t = start; t < total; t += stride) {
-      int u, ks, k0, k1, mi, ni, which;
-      place(t, u, ks, k0, k1);
+      const Turn turn = turn_at(t);
+      int mi, ni;
       Tile tile = { boxes };
       After<u16> after;
       const int lr = cw * 64 + warp * 16 + (lane >> 2), n = GEGLU ? N / 2 : N;
       auto look = [&]() {
-        tile_place(u, mt, nt, GROUP, mi, ni);
+        tile_place(turn.tile, mt, nt, GROUP, mi, ni);
         box_corner(boxes, mi, tile.x0, tile.y0, tile.z0, tile.phase);
-        after = choose(first, others, ni, which);
+        after = choose(first, others, ni);
         tile.c0 = GEGLU ? ni * (BN / 2) : ni * BN;
       };
 
@@ -233,7 +205,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
       Pieces pieces = { (cw * 4 + warp) * 16 * PIECES + lane, 32, (cw * 4 + warp + 1) * 16 * PIECES };
       if (CLUSTER > 1) pieces = { rank * ALL / SHARES + tid - 128, 256, (rank + 1) * ALL / SHARES };
       uint4 residual[MOST];
-      Added<BN> added = { full + 16 * ST };
+      Added<BN> added = { barriers + 16 * ST };
       bool plain = false;
       if (STAGED) {
         look();
@@ -246,26 +218,26 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
       for (int i = 0; i < NACC; i++) sum[i] = 0;
 
       int prev = -1;
-      for (int k = k0; k < k1; k++) {
-        mbar_wait(full + 8 * s, ph);
-        u64 da = sdesc(sA + s * AB + cw * 64 * 128, 16, 1024), db = sdesc(sB + s * BB, 16, 1024);
+      for (int k = turn.from; k < turn.to; k++) {
+        mbar_wait(ring.full + 8 * at.s, at.phase);
+        u64 da = sdesc(ring.a(at.s) + cw * 64 * 128, 16, 1024), db = sdesc(ring.b(at.s), 16, 1024);
         wg_fence();
 #pragma unroll
         for (int j = 0; j < 4; j++) WG<E, BN>::ss(sum, da + 2 * j, db + 2 * j, 1);
         wg_commit();
         wg_wait<1>();
-        if (prev >= 0 && lane == 0) mbar_arrive(empty + 8 * prev);
-        prev = s;
-        if (++s == ST) { s = 0; ph ^= 1; }
+        if (prev >= 0 && lane == 0) mbar_arrive(ring.empty + 8 * prev);
+        prev = at.s;
+        at.template next<ST>();
       }
       wg_wait<0>();
-      if (prev >= 0 && lane == 0) mbar_arrive(empty + 8 * prev);
+      if (prev >= 0 && lane == 0) mbar_arrive(ring.empty + 8 * prev);
 
       float acc[NACC];
 #pragma unroll
       for (int i = 0; i < NACC; i++) acc[i] = (float)sum[i];
-      if (!STAGED && t >= nfull) {
-        float* to = sums + ((i64)(u - nfull) * parts + ks) * 128 * BN + lr * BN + 2 * q;
+      if (!STAGED && t >= whole) {
+        float* to = sums + ((i64)(turn.tile - whole) * parts + turn.part) * 128 * BN + lr * BN + 2 * q;
 #pragma unroll
         for (int j = 0; j < BN / 8; j++) {
           *(float2*)(to + 8 * j) = make_float2(acc[4 * j], acc[4 * j + 1]);
@@ -349,12 +321,9 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
 }
 
 #define KERNEL(name, BN, ST, GEGLU, CLUSTER, ...) extern "C" __global__ void __VA_ARGS__ __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap ta1, const __grid_constant__ TMap tb, const __grid_constant__ TMap tb1, const __grid_constant__ TMap tb2, \
-    AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, int phases, \
-    int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int split, int full_tiles, int parts, float* sums, MORE_PARAMETERS) { \
-  const After<u16> after = AFTER_VALUES; \
+    PRODUCT_PARAMETERS, MORE_PARAMETERS) { \
+  PRODUCT_VALUES \
   MORE_VALUES \
-  const Boxes boxes = { out_height, out_width, out_count, wlog, hlog, phases }; \
-  const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left, split }; \
   product<TY, OPERAND, BN, ST, GEGLU, CLUSTER>(ta, ta1, tb, tb1, tb2, after, others, by, N, boxes, window, full_tiles, parts, sums); \
 }
 #define ONE_TILE(name, BN, ST) KERNEL(name, BN, ST, 0, 1)

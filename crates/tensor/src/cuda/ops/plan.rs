@@ -56,8 +56,14 @@ fn in_clusters(multiprocessors: usize, size: usize) -> usize {
 pub(super) const HOPPER_WIDE: [TileCost; 2] = [HOPPER[1], HOPPER[3]];
 /// With bytes for operands: steps of 128 channels.
 pub(super) const HOPPER_BYTES: [TileCost; 2] = [HOPPER[1], HOPPER[3]];
-pub(super) const HOPPER_GEGLU: [TileCost; 2] =
-    [cost(128, 0.345, 1.6, 0.8), cost(256, 0.66, 2.4, 0.8)];
+/// With a gate: the one in the middle by turns.
+pub(super) const HOPPER_GEGLU: [TileCost; 3] = [
+    cost(128, 0.345, 1.8, 0.8),
+    cost(160, 0.4, 1.8, 0.8),
+    cost(256, 0.66, 2.8, 0.8),
+];
+/// The same with bytes for operands.
+pub(super) const HOPPER_GEGLU_BYTES: [TileCost; 2] = [HOPPER_GEGLU[0], HOPPER_GEGLU[2]];
 
 /// Steps of 32 channels with mma.sync, by what a multiprocessor does in a microsecond.
 pub(super) fn mma_costs(arch: u32) -> [TileCost; 2] {
@@ -272,6 +278,11 @@ impl Boxes {
             * self.height.div_ceil(1 << self.hlog)
             * self.count.div_ceil(self.deep() as usize)
             * self.phases as usize
+    }
+
+    /// Pixels across, lines, and pictures.
+    pub(super) fn sizes(&self) -> [usize; 3] {
+        [self.width, self.height, self.count]
     }
 
     /// `out_height, out_width, out_count, wlog, hlog, phases`

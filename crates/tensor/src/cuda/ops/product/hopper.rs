@@ -1,13 +1,17 @@
 //! Products on Hopper: what its kernels are told, and those with several weights or inputs, which only they take.
 
 use super::super::plan::{
-    self, Boxes, Cut, HOPPER, HOPPER_BYTES, HOPPER_GEGLU, HOPPER_ONCE, HOPPER_WIDE, Offers,
-    TileCost, Work,
+    self, Boxes, Cut, HOPPER, HOPPER_BYTES, HOPPER_GEGLU, HOPPER_GEGLU_BYTES, HOPPER_ONCE,
+    HOPPER_WIDE, Offers, TileCost, Work,
 };
 use super::super::weights::{self, Elements, Operand};
 use super::{Behind, Finish, Other, Product, Treatment, Window, has_tensor_cores};
 use crate::cuda::{Args, CudaBuffer, CudaValue, Format, TensorMapSpec};
 use crate::error::Result;
+use crate::nn::Act;
+
+/// Steps of 64 channels along K of tiles that are made by turns.
+const MOST_STEPS_BY_TURNS: usize = 60;
 
 /// The rows of an input times each of several weights of one size, in one pass. None where no kernel does that.
 pub(crate) fn each<const N: usize>(
@@ -120,6 +124,9 @@ impl Product<'_> {
         let boxes = if self.doubled { boxes.doubled() } else { boxes };
         let steps = w.taps() * w.channels.div_ceil(64);
         let costs: &[TileCost] = match (self.geglu, self.columns % 8) {
+            (true, _) if self.bytes.is_some() || !self.columns.is_multiple_of(16) => {
+                &HOPPER_GEGLU_BYTES
+            }
             (true, _) => &HOPPER_GEGLU,
             (false, 0) if self.finish.act_from > 0 => &HOPPER_WIDE,
             (false, 0) if self.bytes.is_some() => &HOPPER_BYTES,
@@ -138,7 +145,8 @@ impl Product<'_> {
         };
         let cut = plan::cut(offers, row_tiles, self.columns, steps, slots);
         let sums = self.sums(&cut)?;
-        let (name, shared) = self.instance(&cut);
+        let turns = self.takes_turns(&cut, &boxes, steps);
+        let (name, shared) = self.instance(&cut, turns);
         let input = self.device.tensor_map(&self.input_map(&boxes).spec())?;
         let behind = self.behind_map();
         let behind = behind.map(|map| self.device.tensor_map(&map.spec()));
@@ -146,6 +154,11 @@ impl Product<'_> {
             .map(&input)
             .map(&behind.transpose()?.unwrap_or(input));
         let args = self.weight_maps(args, cut.width)?;
+        let args = if turns {
+            self.result_maps(args, out, &boxes)?
+        } else {
+            args
+        };
         let args = self.after(args, out).int(self.columns as i32);
         let args = boxes.arguments(args);
         let args = [
@@ -166,6 +179,7 @@ impl Product<'_> {
         }));
         let args = Self::cut_arguments(args, &cut, sums.as_ref());
         let (module, args) = match self.bytes.map(|by| by.operand) {
+            None if turns => ("product_turns", self.others(args, cut.width)),
             None => ("product_hopper", self.others(args, cut.width)),
             Some(Operand::E4m3) => ("product_e4m3", self.scales(args)),
             Some(Operand::E5m2) => ("product_e5m2", self.scales(args)),
@@ -182,8 +196,39 @@ impl Product<'_> {
         self.add_parts(&cut, boxes, 16, sums.as_ref(), out)
     }
 
+    /// Whether tiles are made by turns: where there are many, and nothing but sums after them. In long sums the ends of tiles hardly count,
+    /// and more stages help.
+    fn takes_turns(&self, cut: &Cut, boxes: &Boxes, steps: usize) -> bool {
+        let f = &self.finish;
+        let [width, height, _] = boxes.sizes();
+        // A tile has rows of one item then.
+        let whole_items = if self.window.is_plain() {
+            f.rows_per_item.is_multiple_of(128)
+        } else {
+            boxes.deep() == 1 && f.rows_per_item.is_multiple_of(width * height)
+        };
+        let only_sums = f.act == Act::None
+            && f.gate.is_none()
+            && (f.per_item.is_none() || whole_items)
+            && !self.doubled
+            && self.columns.is_multiple_of(8);
+        let short = steps <= MOST_STEPS_BY_TURNS;
+        let many = (cut.work, cut.width) == (Work::Loop, 160) && self.bytes.is_none();
+        many && (self.geglu || (only_sums && short))
+    }
+
     /// The kernel for tiles, and the shared memory that it needs.
-    fn instance(&self, cut: &Cut) -> (&'static str, u32) {
+    fn instance(&self, cut: &Cut, turns: bool) -> (&'static str, u32) {
+        if turns {
+            let (name, stages, columns) = if self.geglu {
+                ("turns_geglu_160", 5, 80)
+            } else {
+                ("turns_160", 4, 160)
+            };
+            // Two tiles of results, the barriers, and what is lost until a multiple of 1024.
+            let ring = stages * (16384 + 160 * 128) + 16 * stages;
+            return (name, ring + 2 * 256 * columns + 32 + 1024);
+        }
         let (name, stages) = match (cut.work, cut.width) {
             (Work::Loop, 128) if self.geglu => ("geglu_128", 6),
             (Work::Loop, _) if self.geglu => ("geglu_256", 4),
@@ -260,6 +305,33 @@ impl Product<'_> {
         })
     }
 
+    /// Descriptions of the three results that `product_turns.cu` may be told, and of what is added to the first, in pieces of columns as it has
+    /// them; the first result in place of those that are not there.
+    fn result_maps(&self, args: Args, out: &CudaBuffer, boxes: &Boxes) -> Result<Args> {
+        let (columns, wide) = if self.geglu {
+            (self.columns / 2, 16)
+        } else {
+            (self.columns, 32)
+        };
+        let [width, height, count] = boxes.sizes().map(|n| n as u64);
+        let (pixel, line) = (2 * columns as u64, 2 * columns as u64 * width);
+        let map = |address: u64| Map {
+            address,
+            format: self.format,
+            sizes: [columns as u64, width, 1, height, count],
+            strides: [pixel, line, line, line * height, 0],
+            part: [wide, 1 << boxes.wlog, 1, 1 << boxes.hlog, boxes.deep()],
+        };
+        let other = |at: usize| self.others.get(at).map(|other| other.out.address());
+        let residual = self.finish.residual.map(CudaBuffer::address);
+        [None, other(0), other(1), residual]
+            .into_iter()
+            .try_fold(args, |args, address| {
+                let map = map(address.unwrap_or(out.address()));
+                Ok(args.map(&self.device.tensor_map(&map.spec())?))
+            })
+    }
+
     /// A weight as (taps * channels, outputs), half of a tile's columns at a time.
     fn weight_map(&self, address: u64, width: usize) -> Map<2> {
         let depth = (self.window.taps() * self.window.channels) as u64;
@@ -293,7 +365,6 @@ impl<const N: usize> Map<N> {
             sizes: &self.sizes,
             strides: &self.strides[..N - 1],
             part: &self.part,
-            swizzle: true,
         }
     }
 }
