@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fresco_tensor::{Tensor, repeat_to_batch};
 
-use super::call::{Call, CallConds, CondValue, ModelConds, Predict};
+use super::call::{Call, ModelConds, Predict};
 use super::cond::{Cond, CondHooks, ControlSource};
 use super::hooks::Hooks;
 use super::region::Region;
@@ -25,7 +25,8 @@ struct ActiveCond<'a> {
     id: usize,
     input: Tensor,
     weight: Tensor,
-    conds: ModelConds,
+    conds: Arc<ModelConds>,
+    cond: &'a Cond,
     region: Option<Region>,
     control: Option<&'a Arc<dyn ControlSource>>,
     network: Option<&'a Arc<dyn Predict + Send + Sync>>,
@@ -96,10 +97,7 @@ impl<'a> ActiveCond<'a> {
             }
             weight
         };
-        let mut conds = ModelConds::new();
-        for (name, value) in &cond.model_conds {
-            conds.insert(name, value.fitted(count, region.as_ref())?);
-        }
+        let conds = cond.fitted(count, region.as_ref())?;
         Ok(Some(Self {
             list,
             // Conditions stay where they are for a run.
@@ -107,6 +105,7 @@ impl<'a> ActiveCond<'a> {
             input,
             weight,
             conds,
+            cond,
             region,
             control: cond.control.as_ref(),
             network: cond.network.as_ref(),
@@ -315,11 +314,8 @@ fn run(
 ) -> Result<()> {
     let inputs: Vec<&Tensor> = batch.iter().map(|p| &p.input).collect();
     let x = Tensor::cat(&inputs, 0)?;
-    let mut conds = CallConds::default();
-    for name in batch[0].conds.keys() {
-        let values: Vec<&CondValue> = batch.iter().filter_map(|p| p.conds.get(name)).collect();
-        conds.0.insert(name, CondValue::joined(&values)?);
-    }
+    let all = batch.iter().map(|part| Arc::clone(&part.conds)).collect();
+    let conds = batch[0].cond.joined(all)?;
     let control = match batch[0].control {
         Some(control) => control.features(&x, sigma, &conds, batch.len())?,
         None => None,

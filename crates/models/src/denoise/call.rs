@@ -61,6 +61,24 @@ impl CondValue {
         })
     }
 
+    /// Whether both are the same object, not looking at elements.
+    pub(super) fn is_shared_with(&self, other: &Self) -> bool {
+        let same = |a: &Tensor, b: &Tensor| {
+            a.storage_address() == b.storage_address() && a.shape() == b.shape()
+        };
+        match (self, other) {
+            (Self::Regular(a), Self::Regular(b))
+            | (Self::NoiseShape(a), Self::NoiseShape(b))
+            | (Self::CrossAttn(a), Self::CrossAttn(b)) => same(a, b),
+            (Self::List(a), Self::List(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+            }
+            (Self::Constant(a), Self::Constant(b)) => a == b,
+            (Self::Word(a), Self::Word(b)) => a == b,
+            _ => false,
+        }
+    }
+
     pub(super) fn joins(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Regular(a), Self::Regular(b)) | (Self::NoiseShape(a), Self::NoiseShape(b)) => {

@@ -1,11 +1,11 @@
 //! One entry of a conditioning.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_tensor::Tensor;
 
-use super::call::{CallConds, ModelConds, Predict};
+use super::call::{CallConds, CondValue, ModelConds, Predict};
 use super::hooks::{ControlFeatures, Hooks};
 use super::region::{Area, Region};
 use crate::error::Result;
@@ -35,6 +35,31 @@ pub struct SeenPicture {
     pub strength: f64,
     /// How much noise is put on it, from 0 to 1.
     pub noise: f64,
+}
+
+/// What every step of a run would make anew of the inputs of a condition: for its batch, and joined with those that share its pass. A network that is given the
+/// same objects in every step need not compare them. A clone keeps nothing.
+#[derive(Default)]
+pub struct KeptInputs(Mutex<Inputs>);
+
+impl Clone for KeptInputs {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+#[derive(Default)]
+struct Inputs {
+    fitted: Option<Fitted>,
+    /// Of these conditions.
+    joined: Option<(Vec<Arc<ModelConds>>, CallConds)>,
+}
+
+struct Fitted {
+    from: ModelConds,
+    count: usize,
+    region: Option<Region>,
+    made: Arc<ModelConds>,
 }
 
 /// One entry of a conditioning.
@@ -83,6 +108,8 @@ pub struct Cond {
     pub model_conds: ModelConds,
     /// The network that predicts for this condition, in place of the one that is sampled: the same with other weights.
     pub network: Option<Arc<dyn Predict + Send + Sync>>,
+    /// What steps keep.
+    pub kept: KeptInputs,
 }
 
 impl Default for Cond {
@@ -114,6 +141,7 @@ impl Default for Cond {
             end: None,
             model_conds: ModelConds::new(),
             network: None,
+            kept: KeptInputs::default(),
         }
     }
 }
@@ -133,6 +161,58 @@ impl Cond {
             Some(Area::Cells(region)) => Some(region),
             _ => None,
         }
+    }
+
+    /// What the network gets for a batch of `count`, cut to a region.
+    pub(super) fn fitted(&self, count: usize, region: Option<&Region>) -> Result<Arc<ModelConds>> {
+        let mut kept = self.kept.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = |from: &ModelConds| {
+            from.len() == self.model_conds.len()
+                && from
+                    .iter()
+                    .zip(&self.model_conds)
+                    .all(|(a, b)| a.0 == b.0 && a.1.is_shared_with(b.1))
+        };
+        if let Some(old) = &kept.fitted
+            && (old.count, old.region.as_ref()) == (count, region)
+            && shared(&old.from)
+        {
+            return Ok(Arc::clone(&old.made));
+        }
+        let mut made = ModelConds::new();
+        for (name, value) in &self.model_conds {
+            made.insert(name, value.fitted(count, region)?);
+        }
+        let made = Arc::new(made);
+        kept.fitted = Some(Fitted {
+            from: self.model_conds.clone(),
+            count,
+            region: region.cloned(),
+            made: Arc::clone(&made),
+        });
+        Ok(made)
+    }
+
+    /// The inputs of several conditions, of which it is the first, as those of one pass.
+    pub(super) fn joined(&self, all: Vec<Arc<ModelConds>>) -> Result<CallConds> {
+        let mut kept = self.kept.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |old: &[Arc<ModelConds>]| {
+            old.len() == all.len() && old.iter().zip(&all).all(|(a, b)| Arc::ptr_eq(a, b))
+        };
+        if let Some((old, conds)) = &kept.joined
+            && same(old)
+        {
+            return Ok(conds.clone());
+        }
+        // What was kept goes before the new one comes.
+        kept.joined = None;
+        let mut conds = CallConds::default();
+        for name in all.first().into_iter().flat_map(|first| first.keys()) {
+            let values: Vec<&CondValue> = all.iter().filter_map(|p| p.get(name)).collect();
+            conds.0.insert(name, CondValue::joined(&values)?);
+        }
+        kept.joined = Some((all, conds.clone()));
+        Ok(conds)
     }
 
     pub(super) fn is_active(&self, sigma: f32) -> bool {

@@ -403,3 +403,67 @@ fn areas_are_matched_with_the_smallest_around_them() {
     );
     assert_eq!((lists[0].len(), lists[1].len()), (1, 1));
 }
+
+/// Remembers the prompts that it was given.
+#[derive(Default)]
+struct Prompts(RefCell<Vec<Tensor>>);
+
+impl Predict for Prompts {
+    fn predict(&self, call: &Call<'_>) -> Result<Tensor, ModelError> {
+        let tokens = call.conds.tensor("c_crossattn").expect("tokens");
+        self.0.borrow_mut().push(tokens.clone());
+        Ok(call.x.clone())
+    }
+
+    fn memory_required(&self, _: &[usize]) -> u64 {
+        0
+    }
+
+    fn memory_free(&self) -> Option<u64> {
+        None
+    }
+}
+
+#[test]
+fn steps_get_the_inputs_of_the_first_one() {
+    let encoded = |value: f32| {
+        let tokens = Tensor::full([1, 3, 8], value).unwrap();
+        let conds: ModelConds = [("c_crossattn", CondValue::CrossAttn(tokens))].into();
+        Cond {
+            model_conds: conds,
+            ..Cond::default()
+        }
+    };
+    let (mut positive, negative) = ([encoded(1.0)], [encoded(2.0)]);
+    let network = Prompts::default();
+    let step = |positive: &[Cond], count: usize| {
+        let x = Tensor::zeros([count, 2, 4, 4]).unwrap();
+        let lists = [Some(positive), Some(&negative[..])];
+        predict(&network, &lists, &x, 1.0, &Hooks::default()).unwrap();
+        network.0.borrow().last().cloned().unwrap()
+    };
+    for count in [1, 3] {
+        let (first, second) = (step(&positive, count), step(&positive, count));
+        assert_eq!(first.shape(), [2 * count, 3, 8]);
+        assert_eq!(first.storage_address(), second.storage_address());
+        // The negative prompt is first, as in the reference.
+        let half = first.len() / 2;
+        assert!(first.data()[..half].iter().all(|v| *v == 2.0));
+        assert!(first.data()[half..].iter().all(|v| *v == 1.0));
+    }
+    // Another prompt in its place is seen.
+    let other = Tensor::full([1, 3, 8], 5.0).unwrap();
+    let other = CondValue::CrossAttn(other);
+    positive[0].model_conds.insert("c_crossattn", other);
+    let changed = step(&positive, 3);
+    assert!(
+        changed.data()[changed.len() / 2..]
+            .iter()
+            .all(|v| *v == 5.0)
+    );
+    // And a copy of a condition keeps nothing of the old one's.
+    let copy = [positive[0].clone()];
+    let copied = step(&copy, 3);
+    assert!(copied.is_same(&changed));
+    assert_ne!(copied.storage_address(), changed.storage_address());
+}

@@ -125,7 +125,6 @@ impl UNet {
         if matches!(keys, Keys::Collected(_)) {
             device.step_apart();
         }
-        let x = &x.to(device)?;
         // What it was made into is there already.
         let unread =
             keys.are_known() && hooks.prompt_attention.input.is_empty() && !self.config().timed;
@@ -140,6 +139,8 @@ impl UNet {
         let after = self.output.iter().flat_map(|block| &block.steps);
         let layers = self.trunk.layers().chain(after);
         let levels = levels(layers, &emb)?;
+        // Last, so that a device makes of the noise level what it can while the latent is on its way.
+        let x = &x.to(device)?;
         let pass = Pass {
             hooks,
             emb: &emb,
