@@ -119,7 +119,7 @@ fn tuning() {
         tune(
             &format!("geglu {m}x{k}x{n}"),
             &device,
-            &[128, 256],
+            &[128, 160, 256],
             work,
             &|| layer.geglu(&x).unwrap(),
         );
