@@ -299,6 +299,31 @@ fn a_step_leaves_room_for_the_weights_that_are_copied_while_it_runs() {
 }
 
 #[test]
+fn results_of_a_step_come_back_without_pinned_memory_too() {
+    let device = device();
+    let step = |bytes: usize| {
+        device.repeated(1, || {
+            let results = device.buffer(bytes / 4, Format::F32).unwrap();
+            device.download(&mut vec![0; bytes], results.address())
+        })
+    };
+    let pinned = || gpu(|gpu| gpu.count("pinned"));
+    // The first one is measured. Then there is one place for all that are no larger.
+    for bytes in [4096, 4096, 4096, 64] {
+        step(bytes).unwrap();
+    }
+    assert_eq!(pinned(), 1);
+    gpu(|gpu| gpu.failing.insert("pinned", 2));
+    step(8192).unwrap();
+    gpu(|gpu| gpu.failing.remove("pinned"));
+    step(8192).unwrap();
+    assert_eq!(pinned(), 3);
+    // Many go their own way.
+    step(16 << 20).unwrap();
+    assert_eq!(pinned(), 3);
+}
+
+#[test]
 fn a_ring_waits_on_the_gpu_and_not_in_the_program() {
     let device = device();
     device.reserve(4 * GIB);

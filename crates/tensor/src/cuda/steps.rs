@@ -375,25 +375,19 @@ pub(super) fn staged(device: &Arc<CudaDevice>, values: &[f32]) -> Result<Option<
     })
 }
 
-/// Pinned memory for so many bytes of results of the step that runs on this thread. None if there is none, or if they are many.
+/// Pinned memory for so many bytes of results of the step that runs on this thread. None if there is none, if they are many, or if the system refuses it.
 pub(super) fn landing(device: &CudaDevice, bytes: usize) -> Result<Option<usize>> {
     if bytes > MOST_LANDING {
         return Ok(None);
     }
-    with_run(device, |run| {
-        let fitting = run
-            .step
-            .landing
-            .take()
-            .filter(|pinned| pinned.bytes >= bytes);
-        let pinned = match fitting {
-            Some(pinned) => pinned,
-            None => Pinned::new(&run.device, bytes)?,
-        };
-        let address = pinned.address;
-        run.step.landing = Some(pinned);
-        Ok(address)
-    })
+    let address = with_run(device, |run| {
+        let landing = &mut run.step.landing;
+        if landing.as_ref().is_none_or(|pinned| pinned.bytes < bytes) {
+            *landing = Pinned::new(&run.device, bytes).ok();
+        }
+        Ok(landing.as_ref().map(|pinned| pinned.address))
+    });
+    Ok(address?.flatten())
 }
 
 /// Memory of the step that runs on this thread; none if there is none.
