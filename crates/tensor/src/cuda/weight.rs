@@ -375,18 +375,32 @@ impl CudaValue {
     }
 
     /// Another form of it, made at the first time and kept.
-    pub(crate) fn form(
+    fn form(
         &self,
         form: Form,
         make: impl FnOnce() -> Result<CudaBuffer>,
     ) -> Result<Arc<CudaBuffer>> {
+        let made = self.form_if(form, || true, make)?;
+        made.ok_or_else(|| crate::error::TensorError::invalid("weight", "there is no such form"))
+    }
+
+    /// The same where it is there, or may be made.
+    pub(crate) fn form_if(
+        &self,
+        form: Form,
+        may: impl FnOnce() -> bool,
+        make: impl FnOnce() -> Result<CudaBuffer>,
+    ) -> Result<Option<Arc<CudaBuffer>>> {
         let mut forms = lock(&self.forms);
         if let Some((_, found)) = forms.iter().find(|(other, _)| *other == form) {
-            return Ok(Arc::clone(found));
+            return Ok(Some(Arc::clone(found)));
+        }
+        if !may() {
+            return Ok(None);
         }
         let made = Arc::new(steps::aside(make)?);
         forms.push((form, Arc::clone(&made)));
-        Ok(made)
+        Ok(Some(made))
     }
 
     /// The values as floats of 32 bits, for what is added or multiplied channel by channel.

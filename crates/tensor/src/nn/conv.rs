@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::contents::MatrixSize;
 use super::layer_weights::{LayerValues, LayerWeights, MakeWeight};
-use super::linear::{After, check_after, check_devices, finish, with_cuda_finish, with_sides};
+use super::linear::{
+    After, Linear, check_after, check_devices, finish, with_cuda_finish, with_sides,
+};
 use super::side::Side;
 use super::slot::{SlotGroup, WeightSlot};
 use crate::cpu::picture::Picture;
@@ -182,6 +184,87 @@ impl Conv2d {
         self.run(x, size, after)
     }
 
+    /// Whether [`Self::forward_and`] may take a layer and such an input together with this convolution.
+    pub fn joins(&self, layer: &Linear, x: &Tensor) -> bool {
+        let Some(elements) = x.cuda() else {
+            return false;
+        };
+        let (format, device) = (elements.format(), x.device());
+        let odd = self.kernel.0 == self.kernel.1 && self.kernel.0 % 2 == 1;
+        odd && (self.stride, self.padding) == (1, Padding::Same(self.kernel.0 / 2))
+            && layer.out_features() == self.out_channels()
+            && elements.device().hopper()
+            && self.sides.is_empty()
+            && self.weights.is_there(format, &device)
+            && layer.there(format, &device).is_some()
+    }
+
+    /// [`Self::forward_with`] plus what a layer makes of the channels of `x`, and of those of `behind` after them, in one pass and rounded once: before an
+    /// activation. None where that is not possible.
+    pub fn forward_and(
+        &self,
+        h: &Tensor,
+        layer: &Linear,
+        (x, behind): (&Tensor, Option<&Tensor>),
+        after: After<'_>,
+    ) -> Result<Option<Tensor>> {
+        let [b, height, width, c] = h.dims4()?;
+        let shape = [b, height, width, self.out_channels()];
+        check_devices(OP, h, after)?;
+        check_after(OP, &shape, b, after)?;
+        let beside = [Some(x), behind].into_iter().flatten();
+        let mut channels = 0;
+        for input in beside {
+            h.check_device(OP, input)?;
+            let [.., more] = input.dims4()?;
+            channels += more;
+            if input.shape()[..3] != shape[..3] {
+                return Err(TensorError::mismatch(OP, h.shape(), input.shape()));
+            }
+        }
+        if c != self.in_channels() || channels != layer.in_features() {
+            return Err(TensorError::mismatch(OP, h.shape(), x.shape()));
+        }
+        let Some(elements) = h.cuda().filter(|_| self.joins(layer, h) && !h.is_empty()) else {
+            return Ok(None);
+        };
+        let (format, device) = (elements.format(), h.device());
+        let Some(beside) = layer.there(format, &device) else {
+            return Ok(None);
+        };
+        let (above, _) = self.padding.sizes();
+        let window = Window {
+            frames: b,
+            size: (height, width),
+            enlarged: (height, width),
+            channels: c,
+            out: [b, height, width],
+            kernel: [1, self.kernel.0, self.kernel.1],
+            time_stride: 1,
+            stride: 1,
+            time_before: 0,
+            above,
+            left: above,
+        };
+        let x = x.cuda_in(OP, format)?;
+        let behind = behind.map(|t| t.cuda_in(OP, format)).transpose()?;
+        LayerWeights::with_list_on_cuda(&[&self.weights, beside], &device, |layers| {
+            let &[(weight, bias), (more, more_bias)] = layers else {
+                return Ok(None);
+            };
+            let more = ops::product::More {
+                weight: more,
+                bias: more_bias,
+                x: &x,
+                behind: behind.as_deref(),
+            };
+            let y = with_cuda_finish(OP, h, &shape, b, bias, after, |h, finish| {
+                ops::product::conv_and_more(weight, h, window, finish, more)
+            })?;
+            Ok(y.map(|y| Tensor::on_cuda(shape, y)))
+        })
+    }
+
     fn run(&self, x: &Tensor, size: (usize, usize), after: After<'_>) -> Result<Tensor> {
         check_devices(OP, x, after)?;
         if !self.sides.is_empty() {
@@ -256,7 +339,12 @@ impl Conv2d {
                     left: before,
                 };
                 let y = with_cuda_finish(OP, x, &shape, b, layer.bias, after, |x, finish| {
-                    ops::product::conv(layer.weight, x, window, self.weights.size().exact, finish)
+                    let treatment = ops::product::Treatment {
+                        scale: None,
+                        exact: self.weights.size().exact,
+                        stays: self.weights.is_there(x.format(), &device),
+                    };
+                    ops::product::conv(layer.weight, x, window, treatment, finish)
                 })?;
                 Ok(Tensor::on_cuda(shape, y))
             }),

@@ -371,6 +371,11 @@ impl LayerWeights {
         kept && self.dtype == dtype && self.input_scale.is_none()
     }
 
+    /// Whether it is so there already.
+    pub(super) fn is_there(&self, format: Format, device: &Device) -> bool {
+        self.is_plain(format) && self.slot().home() == *device
+    }
+
     /// Calls with the weights of several layers on a GPU, all of which are plain, and the addresses of their biases.
     pub(super) fn with_list_on_cuda<R>(
         layers: &[&Self],

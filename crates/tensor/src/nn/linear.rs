@@ -27,7 +27,7 @@ pub struct After<'a> {
     pub act: Act,
     /// Of the shape of the result, added last.
     pub add: Option<&'a Tensor>,
-    /// (b, out), added to every position of an item before the activation.
+    /// (b, out), added to every position of an item before the activation, or (1, out) for all items.
     pub per_item: Option<&'a Tensor>,
 }
 
@@ -267,10 +267,7 @@ impl Linear {
         let rows = x.len().checked_div(channels).unwrap_or(0);
         let few = (1..=ops::product::MOST_ROWS).contains(&rows) && channels.is_multiple_of(8);
         let plain = |layer: &&Self| {
-            layer.in_features() == channels
-                && layer.sides.is_empty()
-                && layer.weights.is_plain(format)
-                && layer.weights.slot().home() == device
+            layer.in_features() == channels && layer.there(format, &device).is_some()
         };
         if !few || format == Format::F32 || !layers.iter().all(plain) {
             return Ok(None);
@@ -287,6 +284,12 @@ impl Linear {
             .zip(shapes)
             .map(|(y, shape)| Ok(Tensor::on_cuda(shape?, y)));
         found.collect::<Result<_>>().map(Some)
+    }
+
+    /// The weights, where a GPU keeps them in this format and nothing is beside them.
+    pub(super) fn there(&self, format: Format, device: &Device) -> Option<&LayerWeights> {
+        let weights = Some(&self.weights).filter(|_| self.sides.is_empty())?;
+        weights.is_there(format, device).then_some(weights)
     }
 
     /// [`Self::forward`] of the columns of `x` and of those of `behind` after them, without a copy of both. None where that is not possible.
@@ -435,7 +438,11 @@ impl Linear {
     /// What a GPU does with inputs first.
     fn treatment(&self, scale: Option<u64>) -> ops::product::Treatment {
         let exact = self.weights.size().exact;
-        ops::product::Treatment { scale, exact }
+        ops::product::Treatment {
+            scale,
+            exact,
+            stays: false,
+        }
     }
 
     fn result_shape(&self, x: &Tensor, out: usize) -> Result<Vec<usize>> {
@@ -514,10 +521,22 @@ pub(super) fn check_after(
     }
     if let Some(per_item) = after.per_item
         && per_item.shape() != [items, out]
+        && per_item.shape() != [1, out]
     {
         return Err(TensorError::mismatch(op, &[items, out], per_item.shape()));
     }
     Ok(())
+}
+
+/// Rows of a result that share a row of what is added to items: all of them where there is one for all.
+fn rows_of_item(shape: &[usize], items: usize, after: After<'_>) -> usize {
+    let out = shape.last().copied().unwrap_or(0);
+    let rows = shape.iter().product::<usize>() / out.max(1);
+    let items = match after.per_item {
+        Some(per_item) if per_item.shape() == [1, out] => 1,
+        _ => items,
+    };
+    rows.checked_div(items).unwrap_or(0)
 }
 
 /// What follows a layer, for kernels of the processor.
@@ -527,13 +546,10 @@ pub(super) fn finish<'a>(
     bias: Option<&'a [f32]>,
     after: After<'a>,
 ) -> Finish<'a> {
-    let out = shape.last().copied().unwrap_or(0);
     Finish {
         bias,
         per_item: after.per_item.map(Tensor::values),
-        rows_per_item: (shape.iter().product::<usize>() / out.max(1))
-            .checked_div(items)
-            .unwrap_or(0),
+        rows_per_item: rows_of_item(shape, items, after),
         act: after.act,
         add: after.add.map(Tensor::values),
         onto: false,
@@ -550,20 +566,19 @@ pub(super) fn on_cuda<'a>(op: &'static str, x: &'a Tensor) -> Result<&'a CudaBuf
 }
 
 /// Calls with an input on a GPU and what follows a layer, all in the format of the input.
-pub(super) fn with_cuda_finish(
+pub(super) fn with_cuda_finish<R>(
     op: &'static str,
     x: &Tensor,
     shape: &[usize],
     items: usize,
     bias: Option<u64>,
     after: After<'_>,
-    body: impl FnOnce(&CudaBuffer, ops::product::Finish<'_>) -> Result<CudaBuffer>,
-) -> Result<CudaBuffer> {
+    body: impl FnOnce(&CudaBuffer, ops::product::Finish<'_>) -> Result<R>,
+) -> Result<R> {
     let x = on_cuda(op, x)?;
     let format = x.format();
     let add = after.add.map(|t| t.cuda_in(op, format)).transpose()?;
     let per_item = after.per_item.map(|t| t.cuda_in(op, format)).transpose()?;
-    let rows = shape.iter().product::<usize>() / shape.last().copied().unwrap_or(0).max(1);
     let finish = ops::product::Finish {
         bias,
         per_item: per_item.as_deref(),
@@ -571,7 +586,7 @@ pub(super) fn with_cuda_finish(
         residual: add.as_deref(),
         act: after.act,
         act_from: 0,
-        rows_per_item: rows.checked_div(items).unwrap_or(0),
+        rows_per_item: rows_of_item(shape, items, after),
     };
     body(x, finish)
 }

@@ -105,6 +105,11 @@ fn long_attention_is_as_on_the_processor() {
             [1, 1, 300, 1500, 256],
             [1, 1, 333, 1000, 512],
             [300, 2, 5, 7, 64],
+            // Few keys, and so many queries that a block makes several tiles of them.
+            [2, 8, 4101, 77, 40],
+            [2, 10, 4000, 80, 64],
+            [4, 8, 2500, 77, 80],
+            [8, 8, 1100, 33, 160],
         ] {
             let inputs = inputs(&mut random, &device, shape);
             let ([q, k, v], [qh, kh, vh]) = (&inputs.there, &inputs.here);

@@ -392,7 +392,9 @@ fn convolutions_are_as_on_the_processor() {
                 .shape()
                 .to_vec();
             let (add, add_here) = random.pair(&shape, &device);
-            let (item, item_here) = random.pair(&[b, out], &device);
+            // One for each item, or one for all.
+            let items = if random.below(3) == 0 { 1 } else { b };
+            let (item, item_here) = random.pair(&[items, out], &device);
             for act in [ACTS[i % 7], Act::None] {
                 let with = (random.below(2) == 0, random.below(2) == 0);
                 let after = |add, item| After {
@@ -414,6 +416,73 @@ fn convolutions_are_as_on_the_processor() {
         }
     }
     report.end("convolutions");
+}
+
+#[test]
+fn convolutions_and_layers_beside_them_are_as_on_the_processor() {
+    let Some(gpu) = gpu() else { return };
+    let mut report = Report::default();
+    let mut random = Random::new(17);
+    let mut made = 0;
+    for format in FORMATS {
+        let device = gpu.computing_only_in(format);
+        for (b, side, c, early, late, out) in [
+            (2, 64, 320, 640, 320, 320),
+            (2, 32, 640, 320, 0, 640),
+            (2, 32, 640, 1280, 640, 640),
+            (8, 32, 640, 640, 320, 640),
+            (8, 32, 320, 320, 320, 320),
+            (2, 16, 1280, 1280, 640, 1280),
+            (2, 8, 1280, 1280, 1280, 1280),
+            (1, 7, 24, 40, 0, 72),
+            (3, 11, 64, 64, 8, 40),
+            (1, 9, 40, 40, 24, 64),
+        ] {
+            let kernels = weight(&mut random, &[out, c, 3, 3], plain_dtype(format));
+            let w = weight(&mut random, &[out, early + late], plain_dtype(format));
+            let bias = stored(&random.tensor(&[out]), Dtype::F32);
+            let more = stored(&random.tensor(&[out]), Dtype::F32);
+            let more = (random.below(4) > 0).then_some(&more);
+            let [conv_here, conv] = [&Device::Cpu, &device]
+                .map(|d| Conv2d::new(&kernels, Some(&bias), 1, Padding::Same(1), d).unwrap());
+            let [layer_here, layer] = linear(&w, more, &device);
+            let (h, h_here) = random.pair(&[b, side, side, c], &device);
+            let (x, x_here) = random.pair(&[b, side, side, early], &device);
+            let (behind, behind_here) = random.pair(&[b, side, side, late], &device);
+            let behind = (late > 0).then_some(&behind);
+            let (add, add_here) = random.pair(&[b, side, side, out], &device);
+            let (item, item_here) = random.pair(&[b, out], &device);
+            let with = (random.below(2) == 0, random.below(2) == 0);
+            let after = After {
+                add: with.0.then_some(&add),
+                per_item: with.1.then_some(&item),
+                ..After::default()
+            };
+            let case = format!("{b}x{side}x{side}x{c} and {early}, {late}->{out} {with:?}");
+            let found = conv.forward_and(&h, &layer, (&x, behind), after);
+            let Some(found) = found.unwrap() else {
+                continue;
+            };
+            made += 1;
+            let both = match late {
+                0 => x_here,
+                _ => concat_channels(&[&x_here, &behind_here]).unwrap(),
+            };
+            let mut expected = layer_here.forward(&both).unwrap();
+            if with.0 {
+                expected = expected.add(&add_here).unwrap();
+            }
+            let after_here = After {
+                add: Some(&expected),
+                per_item: with.1.then_some(&item_here),
+                ..After::default()
+            };
+            let expected = conv_here.forward_with(&h_here, after_here).unwrap();
+            report.check(format, &case, Ok(found), &expected);
+        }
+    }
+    println!("{made} with a layer beside them");
+    report.end("convolutions and layers beside them");
 }
 
 #[test]

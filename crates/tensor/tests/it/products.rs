@@ -262,10 +262,11 @@ fn what_follows_is_applied_in_order() {
         (Act::Relu, &|x| x.max(0.0)),
     ];
     on_every_path(|path| {
-        for (rows, n) in [(3, 40), (40, 64)] {
+        // One row for each item, or one for all.
+        for (rows, n, items) in [(3, 40, 2), (40, 64, 2), (3, 40, 1), (40, 64, 1)] {
             let weight = stored(&[n, 24], Dtype::F16, 2);
             let x = tensor(&[2, rows, 24], 1);
-            let (add, per_item) = (tensor(&[2, rows, n], 4), tensor(&[2, n], 5));
+            let (add, per_item) = (tensor(&[2, rows, n], 4), tensor(&[items, n], 5));
             let bias = tensor(&[n], 3);
             let layer = Linear::new(&weight, Some(&Stored::from(&bias)), &Device::cpu()).unwrap();
             let plain = linear_sums(&x, &weight.to_f32().unwrap(), Some(&bias));
@@ -274,7 +275,7 @@ fn what_follows_is_applied_in_order() {
                     .iter()
                     .enumerate()
                     .map(|(i, sum)| {
-                        let item = i / (rows * n) * n + i % n;
+                        let item = i / (rows * n) % items * n + i % n;
                         let before = sum.0 + f64::from(per_item.data()[item]);
                         let after = f(before) + f64::from(add.data()[i]);
                         Sum(after, sum.1 + 2.0)

@@ -1,7 +1,8 @@
 // Attention without a score matrix for compute capability 9.0: one warp group feeds, NW warp groups of 64 queries each compute.
 //
-// Tensors are (batch, tokens, heads, d). The bulk copy knows `d`, the true size of a head, so it fills columns past it and rows past the
-// last token with zeros: an instance for D columns serves every multiple of 8 up to D. The scores of the next tile of keys are asked for
+// Tensors are (batch, tokens, heads, d). The bulk copy of queries knows `d`, the true size of a head, so it fills columns past it and rows past the
+// last token with zeros: an instance for D columns serves every multiple of 8 up to D. Keys and values bring the first columns of the next head along,
+// which meet those zeros, or are not looked at: copies that end within a row take four times as long. The scores of the next tile of keys are asked for
 // before this tile's P V, so its softmax runs under that product.
 //
 // NVRTC defines for a build: TY = F16 or BF16.
@@ -45,10 +46,10 @@ DI void attention(const TMap& map_q, const TMap& map_k, const TMap& map_v, u16* 
       for (int i = 0; i < tiles; i++) {
         mbar_wait(k_empty + 8 * s, phase);
         mbar_expect(k_full + 8 * s, K_BYTES);
-        for (int c = 0; c < CHUNKS; c++) tma4(sk + s * K_BYTES + c * KEYS * 128, map_k, k_full + 8 * s, c * 64, at.head, i * KEYS, at.item);
+        for (int c = 0; c < CHUNKS; c++) tma4(sk + s * K_BYTES + c * KEYS * 128, map_k, k_full + 8 * s, at.head * d + c * 64, 0, i * KEYS, at.item);
         mbar_wait(v_empty + 8 * s, phase);
         mbar_expect(v_full + 8 * s, K_BYTES);
-        for (int c = 0; c < CHUNKS; c++) tma4(sv + s * K_BYTES + c * KEYS * 128, map_v, v_full + 8 * s, c * 64, at.head, i * KEYS, at.item);
+        for (int c = 0; c < CHUNKS; c++) tma4(sv + s * K_BYTES + c * KEYS * 128, map_v, v_full + 8 * s, at.head * d + c * 64, 0, i * KEYS, at.item);
         if (++s == STAGES) { s = 0; phase ^= 1; }
       }
     }
@@ -61,17 +62,18 @@ DI void attention(const TMap& map_q, const TMap& map_k, const TMap& map_v, u16* 
 #pragma unroll
     for (int i = 0; i < D / 2; i++) o[i] = 0.f;
     mbar_wait(q_full, 0);
+    const u64 dq = sdesc(sq + mine * 64 * 128, 16, 1024), dk = sdesc(sk, 16, 1024), dv = sdesc(sv, KEYS * 128, 1024);
     auto scores = [&](int s) {
+      u64 keys_at = dk + (u32)(s * (K_BYTES / 16));
 #pragma unroll
       for (int k = 0; k < STEPS; k++)
-        WG<T, KEYS>::ss(sc, sdesc(sq + mine * 64 * 128 + (k / 4) * QUERIES * 128 + (k % 4) * 32, 16, 1024),
-                        sdesc(sk + s * K_BYTES + (k / 4) * KEYS * 128 + (k % 4) * 32, 16, 1024), k != 0);
+        WG<T, KEYS>::ss(sc, dq + ((k / 4) * QUERIES * 128 + (k % 4) * 32) / 16, keys_at + ((k / 4) * KEYS * 128 + (k % 4) * 32) / 16, k != 0);
       wg_commit();
     };
     auto weigh_values = [&](int s) {
+      u64 values_at = dv + (u32)(s * (K_BYTES / 16));
 #pragma unroll
-      for (int k = 0; k < KEYS / 16; k++)
-        WG<T, D>::rs_t(o, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], sdesc(sv + s * K_BYTES + k * 2048, KEYS * 128, 1024), 1);
+      for (int k = 0; k < KEYS / 16; k++) WG<T, D>::rs_t(o, p[4 * k], p[4 * k + 1], p[4 * k + 2], p[4 * k + 3], values_at + k * 128, 1);
       wg_commit();
     };
     auto hide_past = [&](int limit) {
@@ -195,10 +197,10 @@ DI void attention_wide(const TMap& map_q, const TMap& map_k, const TMap& map_v, 
       for (int i = 0; i < tiles; i++, phase ^= 1) {
         mbar_wait(k_empty, phase);
         mbar_expect(k_full, TILE);
-        for (int c = 0; c < CHUNKS; c++) tma4(sk + c * 8192, map_k, k_full, c * 64, at.head, i * 64, at.item);
+        for (int c = 0; c < CHUNKS; c++) tma4(sk + c * 8192, map_k, k_full, at.head * d + c * 64, 0, i * 64, at.item);
         mbar_wait(v_empty, phase);
         mbar_expect(v_full, TILE);
-        for (int c = 0; c < CHUNKS; c++) tma4(sv + c * 8192, map_v, v_full, c * 64, at.head, i * 64, at.item);
+        for (int c = 0; c < CHUNKS; c++) tma4(sv + c * 8192, map_v, v_full, at.head * d + c * 64, 0, i * 64, at.item);
       }
     }
   } else {
@@ -287,7 +289,7 @@ DI void attention_wide(const TMap& map_q, const TMap& map_k, const TMap& map_v, 
 KERNEL(attention_40, 40, 128, 3, true)
 KERNEL(attention_40_of_4, 40, 80, 4, true)
 KERNEL(attention_64, 64, 128, 3, true)
-KERNEL(attention_80, 80, 128, 2, false)
+KERNEL(attention_80, 80, 128, 2, true)
 KERNEL(attention_80_of_3, 80, 96, 3, true)
 KERNEL(attention_128, 128, 128, 2, false)
 KERNEL(attention_160, 160, 64, 2, false)

@@ -221,17 +221,137 @@ DI void attention(const u16* q_all, const u16* k_all, const u16* v_all, u16* out
     }
 }
 
+// The same for keys that are one tile, such as the words of a prompt: they stay in shared memory, and a block makes `each` tiles of 16 * WARPS queries. A warp copies its own
+// queries, those of the next tile while it works, and leaves its results where they were, so that they are written in whole rows.
+template <class T, int D, int KEYS, int WARPS>
+DI void attention_short(const u16* q_all, const u16* k_all, const u16* v_all, u16* out, int queries, int keys, int heads, int d, float scale, int each) {
+  constexpr int STEPS = (D + 15) / 16, PITCH = STEPS * 32 + 16, QUERIES = 16 * WARPS, COLUMNS = D / 8, VECTORS = STEPS * 2;
+  extern __shared__ unsigned char raw[];
+  const u32 base = smem_u32(raw), sk = base, sv = sk + KEYS * PITCH;
+  int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, q = lane & 3;
+  u32 own = sv + KEYS * PITCH + warp * 2 * 16 * PITCH;   // two tiles of the warp's queries
+  BlockPlace at = block_place(blockIdx.x, queries, QUERIES * each, heads);
+  i64 stride = (i64)heads * d;
+  const u16* q_base = q_all + (i64)at.item * queries * stride + at.head * d;
+  u16* o_base = out + (i64)at.item * queries * stride + at.head * d;
+  // Rows of 16 bytes, with zeros past the last row and column.
+  auto load = [&](const u16* from, u32 to, int rows, int there, int i, int step) {
+    for (; i < rows * VECTORS; i += step) {
+      int row = i / VECTORS, vector = i - row * VECTORS;
+      bool is = row < there && vector * 8 < d;
+      cp16(to + row * PITCH + vector * 16, is ? from + row * stride + vector * 8 : from, is ? 16 : 0);
+    }
+  };
+  auto load_queries = [&](int tile) {
+    int row = (at.tile * each + tile) * QUERIES + warp * 16;
+    if (tile < each && row < queries) load(q_base + row * stride, own + (tile & 1) * 16 * PITCH, 16, queries - row, lane, 32);
+    cp_commit();
+  };
+  load(k_all + (i64)at.item * keys * stride + at.head * d, sk, KEYS, keys, tid, 32 * WARPS);
+  load(v_all + (i64)at.item * keys * stride + at.head * d, sv, KEYS, keys, tid, 32 * WARPS);
+  load_queries(0);
+  cp_wait<0>();
+  __syncthreads();
+  float power = scale * LOG2_E;
+  u32 fragment_k = ((lane & 7) + ((lane >> 4) << 3)) * PITCH + ((lane >> 3) & 1) * 16;
+  u32 fragment_v = (lane & 15) * PITCH + (lane >> 4) * 16;
+#pragma unroll 1
+  for (int tile = 0; tile < each; tile++) {
+    int first = (at.tile * each + tile) * QUERIES + warp * 16;
+    if (first >= queries) break;
+    u32 mine = own + (tile & 1) * 16 * PITCH;
+    load_queries(tile + 1);
+    cp_wait<1>();
+    __syncwarp();
+    float s[KEYS / 8][4];
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) s[j][e] = 0.f;
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+      u32 a[4];
+      ldsm4(a, mine + (lane & 15) * PITCH + (lane >> 4) * 16 + k * 32);
+#pragma unroll
+      for (int j = 0; j < KEYS / 16; j++) {
+        u32 b[4];
+        ldsm4(b, sk + fragment_k + j * 16 * PITCH + k * 32);
+        T::mma(s[2 * j], a, b[0], b[1]); T::mma(s[2 * j + 1], a, b[2], b[3]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < KEYS / 8; j++)
+#pragma unroll
+      for (int e = 0; e < 2; e++)
+        if (8 * j + 2 * q + e >= keys) s[j][e] = s[j][2 + e] = -1e30f;
+    float sum[2];
+    u32 p[KEYS / 8][2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      float a = -1e30f, t = 0.f;
+#pragma unroll
+      for (int j = 0; j < KEYS / 8; j++) a = fmaxf(a, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+      a = fmaxf(a, shxf(a, 1)); a = fmaxf(a, shxf(a, 2));
+      float z = a * power;
+#pragma unroll
+      for (int j = 0; j < KEYS / 8; j++) {
+        float x = ex2(s[j][2 * r] * power - z), y = ex2(s[j][2 * r + 1] * power - z);
+        t += x + y;
+        p[j][r] = T::pack(x, y);
+      }
+      t += shxf(t, 1); t += shxf(t, 2);
+      sum[r] = 1.f / t;
+    }
+    float o[COLUMNS][4];
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) o[j][e] = 0.f;
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+      const u32 a[4] = {p[2 * k][0], p[2 * k][1], p[2 * k + 1][0], p[2 * k + 1][1]};
+#pragma unroll
+      for (int j = 0; j < (COLUMNS + 1) / 2; j++) {
+        u32 b[4];
+        ldsm4t(b, sv + fragment_v + k * 16 * PITCH + j * 32);
+        T::mma(o[2 * j], a, b[0], b[1]);
+        if (2 * j + 1 < COLUMNS) T::mma(o[2 * j + 1 < COLUMNS ? 2 * j + 1 : 0], a, b[2], b[3]);
+      }
+    }
+    // Everyone has read the queries.
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < COLUMNS; j++)
+#pragma unroll
+      for (int r = 0; r < 2; r++)
+        *(u32*)(raw + (mine - base) + ((lane >> 2) + 8 * r) * PITCH + j * 16 + q * 4) = T::pack(o[j][2 * r] * sum[r], o[j][2 * r + 1] * sum[r]);
+    __syncwarp();
+    int vectors = d / 8;
+    for (int i = lane; i < 16 * vectors; i += 32) {
+      int row = i / vectors, vector = i - row * vectors;
+      uint4 v = *(const uint4*)(raw + (mine - base) + row * PITCH + vector * 16);
+      if (first + row < queries) *(uint4*)(o_base + (first + row) * stride + vector * 8) = v;
+    }
+    __syncwarp();
+  }
+  cp_wait<0>();
+}
+
 #define PARAMETERS const u16 *q, const u16 *k, const u16 *v, u16 *out, int queries, int keys, int heads, int d, float scale
 #define KERNEL(name, D, KEYS, MI, BLOCKS) \
   extern "C" __global__ void __launch_bounds__(128, BLOCKS) name(PARAMETERS) { after_others(); attention<TY, D, KEYS, MI, false>(q, k, v, out, queries, keys, heads, d, scale, MaskPlace()); }
 #define MASKED_KERNEL(name, D, KEYS, MI, BLOCKS) \
   extern "C" __global__ void __launch_bounds__(128, BLOCKS) name(PARAMETERS, const u16* mask, i64 mask_item, i64 mask_head, i64 mask_query, int kind) { after_others(); \
     attention<TY, D, KEYS, MI, true>(q, k, v, out, queries, keys, heads, d, scale, MaskPlace{mask, mask_item, mask_head, mask_query, kind}); }
-// The sizes are known to cuda/ops/attention.rs. `short` is for 77 words in one tile; `attention_128_small` is for cards of 99 KiB of shared memory.
+#define SHORT(name, D, WARPS, BLOCKS) \
+  extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) name(PARAMETERS, int each) { after_others(); attention_short<TY, D, 80, WARPS>(q, k, v, out, queries, keys, heads, d, scale, each); }
+// The sizes are known to cuda/ops/attention.rs. `attention_128_small` is for cards of 99 KiB of shared memory.
+SHORT(short_40, 40, 8, 2)
+SHORT(short_64, 64, 4, 3)
+SHORT(short_80, 80, 4, 3)
+SHORT(short_160, 160, 4, 2)
 KERNEL(attention_40, 40, 64, 2, 2)
-KERNEL(attention_40_short, 40, 80, 2, 2)
 KERNEL(attention_64, 64, 64, 2, 2)
-KERNEL(attention_64_short, 64, 80, 2, 2)
 KERNEL(attention_80, 80, 64, 2, 2)
 KERNEL(attention_128, 128, 64, 2, 2)
 KERNEL(attention_128_small, 128, 32, 2, 1)

@@ -56,10 +56,12 @@ template <class S> struct After {
   S* out;                 // (M, N)
   int act, rows_per_item; // item = row / rows_per_item
   int act_from;           // the first column with an activation: a multiple of 8, and of the tile's width
+  const float* more;      // N numbers, added as the bias is: of a layer whose product is in the same sums
 };
 // What the sums of bytes stand for: the numbers of rows and columns that they are multiplied with first. No rows: sums that are whole already.
 struct Scales { const float* row; const float* column; };
 // Products of one input with up to three weights of the same size: the biases and results of the others, and the tiles of columns that each has.
+// A bias without a result is added to the first.
 struct Others { const float* bias[2]; u16* out[2]; int each; };
 // Tiles of columns of all of them.
 DI int columns_all(const Others& o, int count) { return o.out[0] ? (o.out[1] ? 3 : 2) * count : count; }
@@ -71,6 +73,7 @@ DI int which_of(const Others& o, int& ni) {
 }
 DI After<u16> choose(const After<u16>& f, const Others& o, int& ni) {
   After<u16> a = f;
+  if (!o.out[0]) a.more = o.bias[0];
   int which = which_of(o, ni);
   if (which == 1) { a.bias = o.bias[0]; a.out = o.out[0]; }
   if (which == 2) { a.bias = o.bias[1]; a.out = o.out[1]; }
@@ -82,7 +85,7 @@ DI After<u16> choose(const After<u16>& f, const Others& o, int& ni) {
 #define SCALES_PARAMETERS const float* row_scale, const float* column_scale
 #define OTHERS_PARAMETERS const float* bias1, u16* out1, const float* bias2, u16* out2, int each
 #define OTHERS_VALUES { { bias1, bias2 }, { out1, out2 }, each }
-#define AFTER_VALUES { bias, per_item, gate, residual, out, act, rows_per_item, act_from }
+#define AFTER_VALUES { bias, per_item, gate, residual, out, act, rows_per_item, act_from, nullptr }
 
 // Eight elements of sixteen bits, of which the first `valid` are there. `whole`: rows are a multiple of 16 bytes long.
 DI void load8(u32 (&v)[4], const u16* from, int valid, bool whole) {
@@ -123,6 +126,10 @@ template <class T> DI void finish8(const After<u16>& f, float (&x)[8], i64 row, 
   if (f.bias) {
 #pragma unroll
     for (int i = 0; i < 8; i++) if (c + i < n) x[i] += f.bias[c + i];
+  }
+  if (f.more) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) if (c + i < n) x[i] += f.more[c + i];
   }
   if (f.per_item) {
     load8(o, f.per_item + item + c, n - c, whole);

@@ -58,24 +58,31 @@ template <class Part, class Use> DI void sum_groups(int groups, int count, Part 
 
 // A block has a thread for each 16 bytes of a pixel, `lines` times: (channels / N) * lines threads. Shared memory: 2 floats per thread and N.
 // The origin of the sums is the first value of the group in its picture.
-extern "C" __global__ void __launch_bounds__(GROUP_THREADS) group_sums(const Store* x, float2* sums, float* origins, int pixels, int channels, int groups, int per_block) {
+// The channels may lie in two places: the first `early` of them in `x`, and the others in `x1`. Where a channel of the first pixel of an item is, and the elements from one pixel
+// to the next.
+DI const Store* place_of(const Store* x, const Store* x1, int early, int channels, int item, int pixels, int channel, int& pitch) {
+  bool is = channel < early;
+  pitch = is ? early : channels - early;
+  return (is ? x : x1) + (i64)item * pixels * pitch + (is ? channel : channel - early);
+}
+extern "C" __global__ void __launch_bounds__(GROUP_THREADS) group_sums(const Store* x, const Store* x1, int early, float2* sums, float* origins, int pixels, int channels, int groups, int per_block) {
   after_others();
   extern __shared__ float2 room[];
   int vectors = channels / N, lines = blockDim.x / vectors, tid = threadIdx.x, column = tid % vectors, line = tid / vectors;
   int item = blockIdx.y, blocks = gridDim.x, width = channels / groups;
-  int from = blockIdx.x * per_block, to = min(pixels, from + per_block);
-  const Store* picture = x + (i64)item * pixels * channels;
-  const uint4* source = (const uint4*)picture + column;
+  int from = blockIdx.x * per_block, to = min(pixels, from + per_block), pitch, other;
+  const uint4* source = (const uint4*)place_of(x, x1, early, channels, item, pixels, column * N, pitch);
+  const int step = pitch / N;
   float origin[N], s[N], q[N];
   int group[N];
   groups_of(group, column * N, width);
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    origin[i] = T::load(picture[group[i] * width]);
+    origin[i] = T::load(*place_of(x, x1, early, channels, item, pixels, group[i] * width, other));
     s[i] = q[i] = 0.f;
   }
   if (blockIdx.x == 0)
-    for (int g = tid; g < groups; g += blockDim.x) origins[(i64)item * groups + g] = T::load(picture[g * width]);
+    for (int g = tid; g < groups; g += blockDim.x) origins[(i64)item * groups + g] = T::load(*place_of(x, x1, early, channels, item, pixels, g * width, other));
   auto add = [&](uint4 v) {
     float f[N];
     unpack(v, f);
@@ -86,11 +93,11 @@ extern "C" __global__ void __launch_bounds__(GROUP_THREADS) group_sums(const Sto
   for (; p + 3 * lines < to; p += 4 * lines) {
     uint4 v[4];
 #pragma unroll
-    for (int u = 0; u < 4; u++) v[u] = source[(i64)(p + u * lines) * vectors];
+    for (int u = 0; u < 4; u++) v[u] = source[(i64)(p + u * lines) * step];
 #pragma unroll
     for (int u = 0; u < 4; u++) add(v[u]);
   }
-  for (; p < to; p += lines) add(source[(i64)p * vectors]);
+  for (; p < to; p += lines) add(source[(i64)p * step]);
   // Element i of column v of a line is at i * vectors + v: neighbours write to neighbours.
 #pragma unroll
   for (int i = 0; i < N; i++) room[(line * N + i) * vectors + column] = make_float2(s[i], q[i]);
@@ -121,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(256) group_join(const float2* sums,
 // Shared memory: 2 floats per group; threads as in `group_sums`. `y` may be `x`: the origins
 // are read from a copy, because another block may have written the first pixel.
 template <int ACT>
-DI void group_apply(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y,
+DI void group_apply(const Store* x, const Store* x1, int early, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y,
                     int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) {
   extern __shared__ float2 statistics[];   // mean less origin, 1 / deviation
   int vectors = channels / N, lines = blockDim.x / vectors, tid = threadIdx.x, column = tid % vectors, line = tid / vectors;
@@ -146,7 +153,9 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
     factor[i] *= s.y;
     offset[i] -= s.x * factor[i];
   }
-  const uint4* source = (const uint4*)(x + (i64)item * pixels * channels) + column;
+  int pitch;
+  const uint4* source = (const uint4*)place_of(x, x1, early, channels, item, pixels, column * N, pitch);
+  const int step = pitch / N;
   uint4* target = (uint4*)(y + (i64)item * pixels * channels) + column;
   // The origin is taken off first: a product of a large mean would cost digits.
   auto one = [&](uint4 v) {
@@ -160,16 +169,16 @@ DI void group_apply(const Store* x, const float2* sums, const float* origins, co
   for (; p + 3 * lines < to; p += 4 * lines) {
     uint4 v[4];
 #pragma unroll
-    for (int u = 0; u < 4; u++) v[u] = source[(i64)(p + u * lines) * vectors];
+    for (int u = 0; u < 4; u++) v[u] = source[(i64)(p + u * lines) * step];
 #pragma unroll
     for (int u = 0; u < 4; u++) target[(i64)(p + u * lines) * vectors] = one(v[u]);
   }
-  for (; p < to; p += lines) target[(i64)p * vectors] = one(source[(i64)p * vectors]);
+  for (; p < to; p += lines) target[(i64)p * vectors] = one(source[(i64)p * step]);
 }
 
 #define GROUP_APPLY(name, ACT, BLOCKS) \
-  extern "C" __global__ void __launch_bounds__(GROUP_THREADS, N == 8 ? BLOCKS : 1) name(const Store* x, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { after_others(); \
-    group_apply<ACT>(x, sums, origins, weight, bias, y, pixels, channels, groups, per_block, blocks, eps, act); }
+  extern "C" __global__ void __launch_bounds__(GROUP_THREADS, N == 8 ? BLOCKS : 1) name(const Store* x, const Store* x1, int early, const float2* sums, const float* origins, const float* weight, const float* bias, Store* y, int pixels, int channels, int groups, int per_block, int blocks, float eps, int act) { after_others(); \
+    group_apply<ACT>(x, x1, early, sums, origins, weight, bias, y, pixels, channels, groups, per_block, blocks, eps, act); }
 GROUP_APPLY(group_apply_none, ACT_NONE, 1)
 GROUP_APPLY(group_apply_silu, ACT_SILU, 2)
 GROUP_APPLY(group_apply_act, -1, 1)

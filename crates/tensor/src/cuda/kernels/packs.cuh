@@ -15,8 +15,8 @@ template <class T> DI void unpack16(uint4 v, float (&f)[4]) {
 template <class T> DI uint4 pack16(const float (&f)[8]) { return make_uint4(T::pack(f[0], f[1]), T::pack(f[2], f[3]), T::pack(f[4], f[5]), T::pack(f[6], f[7])); }
 template <class T> DI uint4 pack16(const float (&f)[4]) { return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]), __float_as_uint(f[3])); }
 
-// x / (1 + e^-(k x)), of which most activations are made. The fast division is two units of the last place off, and zero where the power
-// overflows; the exact one would take longer than the memory.
+// x / (1 + e^-(k x)), of which most activations are made. The product with a fast reciprocal is two units of the last place off, and zero where the power
+// overflows; an exact division would take longer than the memory.
 DI float sigmoid_times(float x, float k) { return x * reciprocal(1.f + ex2(-1.44269504f * k * x)); }
 
 // The order of nn::Act.

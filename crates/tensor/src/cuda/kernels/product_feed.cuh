@@ -4,8 +4,10 @@
 #include "hopper.cuh"
 
 // The kernel of a convolution, and where the channels of a matrix lie: with two inputs the first `split` steps of 64 are in the first one.
-struct Window { int channels, time, height, width, time_stride, shift, time_before, above, left, split; };
+// `more` steps follow of a layer of other channels, pixel by pixel, of which the first `more_split` are in the first one of its inputs: for a stride of 1.
+struct Window { int channels, time, height, width, time_stride, shift, time_before, above, left, split, more, more_split; };
 DI int window_steps(const Window& w) { return (w.channels + 63) >> 6; }
+DI int window_all(const Window& w) { return w.time * w.height * w.width * window_steps(w) + w.more; }
 
 // What a block does in a turn: steps `from` to `to` along K of a tile, as part number `part` of it. Tiles after the first `whole` are cut in `parts`.
 struct Turn { int tile, part, from, to; };
@@ -44,19 +46,29 @@ template <int GEGLU> struct Feed {
     f.tap = f.step = f.kz = f.ky = f.kx = 0;
     if (from > 0) {
       int steps = window_steps(w), area = w.height * w.width;
-      f.tap = quotient(from, steps); f.step = from - f.tap * steps;
+      f.tap = min(quotient(from, steps), w.time * area); f.step = from - f.tap * steps;
       f.kz = quotient(f.tap, area);
       f.ky = quotient(f.tap - f.kz * area, w.width); f.kx = f.tap - f.kz * area - f.ky * w.width;
     }
     return f;
   }
 
-  template <int BN, int ST> DI void ask(const Ring<BN, ST>& ring, Stage& at, const TMap& ta, const TMap& ta1, const TMap& weight, const Window& w, int count) {
+  // `weight` is the one of the tile's columns; `tb1` and `tb2` are the weight and the second input of the layer that follows, whose first input is `ta1`.
+  template <int BN, int ST> DI void ask(const Ring<BN, ST>& ring, Stage& at, const TMap& ta, const TMap& ta1, const TMap& weight, const TMap& tb1, const TMap& tb2, const Window& w, int count) {
     const int steps = window_steps(w), odd = (1 << w.shift) - 1;
     for (int k = 0; k < count; k++) {
       u32 full = ring.full + 8 * at.s;
       mbar_wait(ring.empty + 8 * at.s, at.phase);
       mbar_expect(full, ring.A + ring.B);
+      if (kz == w.time) {
+        int late = step >= w.more_split;
+        tma5(ring.a(at.s), late ? tb2 : ta1, full, (late ? step - w.more_split : step) * 64, x0, 0, y0, z0);
+        tma2(ring.b(at.s), tb1, full, step * 64, b0);
+        tma2(ring.b(at.s) + ring.B / 2, tb1, full, step * 64, b1);
+        step++;
+        at.template next<ST>();
+        continue;
+      }
       int dx = kx - left, dy = ky - above;
       // The channels of a matrix may lie in two places.
       int late = step >= w.split;
@@ -75,10 +87,10 @@ template <int GEGLU> struct Feed {
 
 // The parameters of products, in this order, and what is made of them.
 #define PRODUCT_PARAMETERS AFTER_PARAMETERS(u16), int N, int out_height, int out_width, int out_count, int wlog, int hlog, int phases, \
-    int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int split, int full_tiles, int parts, float* sums
+    int channels, int time, int height, int width, int time_stride, int shift, int time_before, int above, int left, int split, int more, int more_split, int full_tiles, int parts, float* sums
 #define PRODUCT_VALUES \
   const After<u16> after = AFTER_VALUES; \
   const Boxes boxes = { out_height, out_width, out_count, wlog, hlog, phases }; \
-  const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left, split };
+  const Window window = { channels, time, height, width, time_stride, shift, time_before, above, left, split, more, more_split };
 // Blocks at work share what they read where tiles go down so many rows of tiles first.
 constexpr int GROUP = 16;

@@ -44,6 +44,14 @@ template <class T, int BN, int BATCH> DI void finish_tile(const After<u16>& f, f
       }
     }
   }
+  if (f.more) {
+#pragma unroll
+    for (int j = 0; j < BN / 8; j++) {
+      int c = c0 + 8 * j + 2 * q;
+      float2 b = BN == 64 ? bias_pair(f.more, c, n) : c < n ? *(const float2*)(f.more + c) : make_float2(0.f, 0.f);
+      acc[4 * j] += b.x; acc[4 * j + 1] += b.y; acc[4 * j + 2] += b.x; acc[4 * j + 3] += b.y;
+    }
+  }
   // `use(i, h, v)` for the words of eight columns of each row that lies at `from + start[h]`, as accumulators lie: v[i] belongs to accumulators 4 i + 2 h and the next.
   u32 held[BATCH][2][4];
   auto read = [&](const u16* from, const i64 (&start)[2], int g0) {
@@ -161,7 +169,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
   if (!STAGED) after_others();
 
   int mt = boxes_all(boxes), nt = columns_all(others, (N + BN - 1) / BN);
-  int kt = w.time * w.height * w.width * window_steps(w), mn = mt * nt, whole = min(mn, full_tiles), total = whole + (mn - whole) * parts;
+  int kt = window_all(w), mn = mt * nt, whole = min(mn, full_tiles), total = whole + (mn - whole) * parts;
   // A cluster makes one tile.
   const int rank = CLUSTER > 1 ? (int)cluster_rank() : 0, start = blockIdx.x / SHARES, stride = STAGED ? mn : gridDim.x;
   // With clusters every block has a part of each tile.
@@ -178,7 +186,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         int which = which_of(others, ni);
         Feed<GEGLU> feed = Feed<GEGLU>::template of<BN>(boxes, w, mi, ni, N, turn.from);
         if (STAGED) after_others();
-        feed.ask(ring, at, ta, ta1, which == 0 ? tb : which == 1 ? tb1 : tb2, w, turn.to - turn.from);
+        feed.ask(ring, at, ta, ta1, which == 0 ? tb : which == 1 ? tb1 : tb2, tb1, tb2, w, turn.to - turn.from);
       }
     }
     if (CLUSTER > 1) { __syncwarp(); cluster_sync(); cluster_sync(); }
@@ -339,6 +347,7 @@ IN_CLUSTERS(product_64_of_2, 64, 8, 2)
 IN_CLUSTERS(product_64_of_5, 64, 8, 5)
 IN_CLUSTERS(product_80_of_2, 80, 6, 2)
 IN_CLUSTERS(product_160_of_2, 160, 4, 2)
+IN_CLUSTERS(product_160_of_3, 160, 4, 3)
 #endif
 KERNEL(product_128, 128, 6, 0, 0)
 KERNEL(product_256, 256, 4, 0, 0)

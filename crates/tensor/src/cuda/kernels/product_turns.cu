@@ -29,7 +29,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
   }
   __syncthreads();
   after_others();
-  int mt = boxes_all(boxes), nt = columns_all(others, (N + BN - 1) / BN), kt = w.time * w.height * w.width * window_steps(w);
+  int mt = boxes_all(boxes), nt = columns_all(others, (N + BN - 1) / BN), kt = window_all(w);
   int mn = mt * nt, whole = min(mn, full_tiles), total = whole + (mn - whole) * parts;
   const int n = GEGLU ? N / 2 : N;
 
@@ -43,7 +43,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         tile_place(turn.tile, mt, nt, GROUP, mi, ni);
         int which = which_of(others, ni);
         Feed<GEGLU> feed = Feed<GEGLU>::template of<BN>(boxes, w, mi, ni, N, turn.from);
-        feed.ask(ring, at, ta, ta1, which == 0 ? tb : which == 1 ? tb1 : tb2, w, turn.to - turn.from);
+        feed.ask(ring, at, ta, ta1, which == 0 ? tb : which == 1 ? tb1 : tb2, tb1, tb2, w, turn.to - turn.from);
       }
     } else if (tid == 32 || tid == 64) {
       // Residuals and results of one of the two groups.
@@ -123,6 +123,15 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         for (int j = 0; j < BN / 8; j++) {
           int half = GEGLU && j >= BN / 16, c = c0 + 8 * (j - half * (BN / 16)) + 2 * q;
           float2 b = c < n ? *(const float2*)(after.bias + half * n + c) : make_float2(0.f, 0.f);
+#pragma unroll
+          for (int m = 0; m < 2; m++) { acc[m][4 * j] += b.x; acc[m][4 * j + 1] += b.y; acc[m][4 * j + 2] += b.x; acc[m][4 * j + 3] += b.y; }
+        }
+      }
+      if (!GEGLU && after.more) {
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++) {
+          int c = c0 + 8 * j + 2 * q;
+          float2 b = c < n ? *(const float2*)(after.more + c) : make_float2(0.f, 0.f);
 #pragma unroll
           for (int m = 0; m < 2; m++) { acc[m][4 * j] += b.x; acc[m][4 * j + 1] += b.y; acc[m][4 * j + 2] += b.x; acc[m][4 * j + 3] += b.y; }
         }

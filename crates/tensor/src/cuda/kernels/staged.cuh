@@ -47,7 +47,7 @@ template <int BN> struct Added {
 
   template <class T> DI void ask(const After<u16>& f, const Boxes& b, int x0, int y0, int z0, int phase, int c0, int n, int thread) {
     border = 0x7fffffff; all = true;
-    any = f.bias || f.per_item;
+    any = f.bias || f.per_item || f.more;
     if (!any) return;
     int item = 0, count = 1;
     if (f.per_item) {
@@ -65,6 +65,7 @@ template <int BN> struct Added {
       value[k] = 0.f;
       if (c < n && which < count) {
         if (f.bias) value[k] = f.bias[c];
+        if (f.more) value[k] += f.more[c];
         if (f.per_item && all) value[k] += T::load(f.per_item[(i64)(item + which) * n + c]);
       }
     }
@@ -132,7 +133,7 @@ template <class T, int BN, int MOST, class Sums> DI void finish_pieces(const Aft
     return;
   }
   After<u16> rest = f;
-  rest.bias = nullptr;
+  rest.bias = rest.more = nullptr;
   if (added.all) rest.per_item = nullptr;
 #pragma unroll 1
   for (int i = p.first; i < p.end; i += p.step) {

@@ -279,6 +279,20 @@ extern "C" __global__ void __launch_bounds__(256) prepare(const S* from, S* to, 
     to[i] = scale && c < channels ? TY::store(TY::load(v) * scale[c]) : v;
   }
 }
+// What small kernels see of pictures of up to 8 channels, position by position, with zeros for what is not there: (count, in_height, in_width, channels) to
+// (count, height, width, kernel_height * kernel_width, 8). One thread per position; `all` of them.
+extern "C" __global__ void __launch_bounds__(256) gather(const S* from, S* to, int channels, int in_height, int in_width, int height, int width, int kernel_height, int kernel_width, int stride, int above, int left, int all) {
+  after_others();
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= all) return;
+  int taps = kernel_height * kernel_width, pixel = i / taps, tap = i - pixel * taps, ky = tap / kernel_width;
+  int line = pixel / width, item = line / height;
+  int x = (pixel - line * width) * stride + (tap - ky * kernel_width) - left, y = (line - item * height) * stride + ky - above;
+  bool is = x >= 0 && x < in_width && y >= 0 && y < in_height;
+  const S* source = from + (((i64)item * in_height + y) * in_width + x) * channels;
+#pragma unroll
+  for (int c = 0; c < 8; c++) to[(i64)i * 8 + c] = is && c < channels ? source[c] : (S)0;
+}
 // The same for enlarging alone, 16 bytes per thread: `chunks` of them are a pixel.
 extern "C" __global__ void __launch_bounds__(256) enlarge(const uint4* from, uint4* to, int chunks, int in_height, int in_width, int height, int width, i64 count) {
   after_others();

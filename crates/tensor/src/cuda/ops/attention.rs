@@ -29,9 +29,9 @@ struct Hopper {
 /// The narrowest first. Measured on an H200.
 static HOPPER: [Hopper; 8] = [
     hopper("attention_40", 40, 128, 3, 100),
-    hopper("attention_40_of_4", 40, 80, 4, 106),
+    hopper("attention_40_of_4", 40, 80, 4, 99),
     hopper("attention_64", 64, 128, 3, 100),
-    hopper("attention_80", 80, 128, 2, 120),
+    hopper("attention_80", 80, 128, 2, 116),
     hopper("attention_80_of_3", 80, 96, 3, 100),
     hopper("attention_128", 128, 128, 2, 100),
     hopper("attention_160", 160, 64, 2, 100),
@@ -79,7 +79,7 @@ struct Mma {
     queries: u32,
 }
 
-static MMA: [Mma; 9] = [
+static MMA: [Mma; 7] = [
     mma("attention_40", 40, 64, 128),
     mma("attention_64", 64, 64, 128),
     mma("attention_80", 80, 64, 128),
@@ -87,9 +87,6 @@ static MMA: [Mma; 9] = [
     mma("attention_128_small", 128, 32, 128),
     mma("attention_160", 160, 32, 128),
     mma("attention_256", 256, 32, 64),
-    // The only ones with a key tile of 80, for the 77 words of a prompt.
-    mma("attention_40_short", 40, SHORT, 128),
-    mma("attention_64_short", 64, SHORT, 128),
 ];
 
 static MASKED: [Mma; 3] = [
@@ -98,7 +95,44 @@ static MASKED: [Mma; 3] = [
     mma("masked_256", 256, 32, 64),
 ];
 
-const SHORT: u32 = 80;
+/// Keys that are one tile, such as the 77 words of a prompt.
+const SHORT: usize = 80;
+
+/// An instance for so few keys: the widest head, and warps of a block, each of which has 16 queries at a time.
+struct Short {
+    name: &'static str,
+    d: usize,
+    warps: usize,
+}
+
+static SHORTS: [Short; 4] = [
+    short("short_40", 40, 8),
+    short("short_64", 64, 4),
+    short("short_80", 80, 4),
+    short("short_160", 160, 4),
+];
+
+const fn short(name: &'static str, d: usize, warps: usize) -> Short {
+    Short { name, d, warps }
+}
+
+impl Short {
+    /// The narrowest instance that has room, where nothing is masked.
+    fn find(device: &CudaDevice, s: Sizes) -> Option<&'static Self> {
+        let fits = |m: &&Self| m.d >= s.d && m.shared() <= device.shared_limit();
+        SHORTS.iter().find(fits).filter(|_| s.keys <= SHORT)
+    }
+
+    /// Keys, values, and two tiles of queries for each warp.
+    fn shared(&self) -> u32 {
+        (pitch(self.d) * (2 * SHORT + 2 * 16 * self.warps)) as u32
+    }
+}
+
+/// Bytes of a row in the shared memory of `attention_mma.cu`.
+fn pitch(d: usize) -> usize {
+    d.next_multiple_of(16) * 2 + 16
+}
 
 const fn mma(name: &'static str, d: usize, keys: u32, queries: u32) -> Mma {
     Mma {
@@ -111,21 +145,17 @@ const fn mma(name: &'static str, d: usize, keys: u32, queries: u32) -> Mma {
 
 impl Mma {
     fn shared(&self) -> u32 {
-        let pitch = self.d.next_multiple_of(16) as u32 * 2 + 16;
-        pitch * (self.queries + 4 * self.keys)
+        pitch(self.d) as u32 * (self.queries + 4 * self.keys)
     }
 
     /// The narrowest instance that has room for heads of `d`, on a card with so much shared memory.
-    fn find(d: usize, keys: usize, masked: bool, shared: u32) -> Option<&'static Self> {
+    fn find(d: usize, masked: bool, shared: u32) -> Option<&'static Self> {
         let fits = |m: &&Self| m.d >= d && m.shared() <= shared;
         if masked {
-            return MASKED.iter().find(fits);
+            MASKED.iter().find(fits)
+        } else {
+            MMA.iter().find(fits)
         }
-        let short = keys <= SHORT as usize;
-        let wanted = |m: &&Self| fits(m) && (m.keys == SHORT) == short;
-        MMA.iter()
-            .find(wanted)
-            .or_else(|| MMA.iter().find(|m| fits(m) && m.keys != SHORT))
     }
 }
 
@@ -190,7 +220,11 @@ pub(crate) fn attention(
         hopper_attention(s, [q, k, &out], values, scale)?;
         return Ok(out);
     }
-    match Mma::find(s.d, s.keys, masked, device.shared_limit()) {
+    if !masked && let Some(instance) = Short::find(device, s) {
+        short_attention(instance, s, [q, k, v, &out], scale)?;
+        return Ok(out);
+    }
+    match Mma::find(s.d, masked, device.shared_limit()) {
         Some(instance) => mma_attention(instance, s, [q, k, v, &out], scale, mask)?,
         None => plain(s, [q, k, v, &out], scale, mask)?,
     }
@@ -199,8 +233,7 @@ pub(crate) fn attention(
 
 /// The words of a prompt are one tile, and nothing is gained by feeding it from a warp group of its own.
 fn suits_hopper(device: &CudaDevice, s: Sizes) -> bool {
-    let short = s.keys <= SHORT as usize && s.d <= 64;
-    device.hopper() && !short && s.d <= 512
+    device.hopper() && Short::find(device, s).is_none() && s.d <= 512
 }
 
 /// Where values are: the address of the first, and elements from one token to the next.
@@ -245,8 +278,8 @@ fn hopper_attention(
         ),
         None => ("attention_512", 64, 64, WIDE_SHARED, 384),
     };
-    let map = |(address, row): (u64, usize), tokens: usize, rows: u32| {
-        let [d, heads, tokens, batch] = [s.d, s.heads, tokens, s.batch].map(|n| n as u64);
+    let map = |(address, row): (u64, usize), [d, heads]: [usize; 2], tokens: usize, rows: u32| {
+        let [d, heads, tokens, batch] = [d, heads, tokens, s.batch].map(|n| n as u64);
         let row = row as u64;
         device.tensor_map(&TensorMapSpec {
             address,
@@ -257,10 +290,16 @@ fn hopper_attention(
         })
     };
     let own = s.heads * s.d;
+    // Heads of queries one by one, so that columns past theirs are zeros; of keys and values as one row.
     let args = Args::new()
-        .map(&map((q.address(), own), s.queries, queries)?)
-        .map(&map((k.address(), own), s.keys, keys)?)
-        .map(&map((values.address, values.row), s.keys, keys)?)
+        .map(&map(
+            (q.address(), own),
+            [s.d, s.heads],
+            s.queries,
+            queries,
+        )?)
+        .map(&map((k.address(), own), [own, 1], s.keys, keys)?)
+        .map(&map((values.address, values.row), [own, 1], s.keys, keys)?)
         .pointer(out.address());
     let args = sizes(args, s)?.float(scale);
     let kernel = Kernel {
@@ -280,6 +319,33 @@ fn tell_work(s: Sizes, out: &CudaBuffer) {
     let elements = 2.0 * batch * heads * d * (queries + keys);
     let operations = 4.0 * batch * heads * queries * keys * d;
     work(operations, elements * out.format().size() as f64);
+}
+
+fn short_attention(
+    instance: &Short,
+    s: Sizes,
+    [q, k, v, out]: [&CudaBuffer; 4],
+    scale: f32,
+) -> Result<()> {
+    let device = q.device();
+    let queries = 16 * instance.warps;
+    let all = s.queries.div_ceil(queries) * s.heads * s.batch;
+    // Two blocks for each multiprocessor, so that one has something to do while the other waits for its first queries.
+    let each = all.div_ceil(2 * device.multiprocessors() as usize);
+    let each = each.clamp(1, s.queries.div_ceil(queries));
+    let args = [q, k, v, out]
+        .iter()
+        .fold(Args::new(), |args, buffer| args.pointer(buffer.address()));
+    let args = sizes(args, s)?.float(scale).int(int(each)?);
+    let kernel = Kernel {
+        module: "attention_mma",
+        format: q.format(),
+        name: instance.name,
+    };
+    let grid = [blocks(s, int(queries * each)?.cast_unsigned(), 1)?, 1, 1];
+    tell_work(s, out);
+    let threads = 32 * instance.warps as u32;
+    device.launch(kernel, grid, threads, instance.shared(), &args)
 }
 
 fn mma_attention(

@@ -41,8 +41,8 @@ pub(crate) fn grown(weight: &CudaValue, growths: &[Growth]) -> Result<Option<Cud
             copy.fill_from((value.address(), format))?;
             copy
         }
-        // Bytes for products of bytes, which nothing can be added to.
-        weights::Elements::Pairs(..) => return Ok(None),
+        // Bytes for products of bytes, and other forms, which nothing can be added to.
+        weights::Elements::Pairs(..) | weights::Elements::Form(_) => return Ok(None),
     };
     for growth in growths {
         let [up, down] = [&growth.up, &growth.down].map(|of| -> Result<(CudaBuffer, usize)> {

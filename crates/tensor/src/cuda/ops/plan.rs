@@ -35,7 +35,7 @@ pub(super) const HOPPER: [TileCost; 4] = [
 pub(super) const HOPPER_ONCE: [(TileCost, &[usize]); 3] = [
     (cost(64, 0.235, 0.4, 0.4), &[1, 2, 5]),
     (cost(80, 0.3, 0.4, 0.4), &[1, 2]),
-    (cost(160, 0.412, 0.5, 0.5), &[1, 2]),
+    (cost(160, 0.412, 0.5, 0.5), &[1, 2, 3]),
 ];
 /// What blocks of a cluster take to add their sums.
 const MEETING: f64 = 1.0;

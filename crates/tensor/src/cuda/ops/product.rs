@@ -19,12 +19,15 @@ mod hopper;
 
 use bytes::Input;
 pub(crate) use few::{MOST_ROWS, few_rows};
-pub(crate) use hopper::each;
+pub(crate) use hopper::{conv_and_more, each};
 
 const OP: &str = "product";
 
 /// Pixels of a result from which on adding weights costs less than it saves.
 const DOUBLED: usize = 8192;
+
+/// Positions of kernels over all pixels, of few channels, that are put together.
+const SMALL: usize = 1 << 21;
 
 /// What follows a product: `gate * act(y + bias + per_item) + residual`.
 #[derive(Clone, Copy, Default)]
@@ -51,6 +54,8 @@ pub(crate) struct Treatment {
     pub(crate) scale: Option<u64>,
     /// Whether nothing is rounded, also where the format of the weight would have it.
     pub(crate) exact: bool,
+    /// Whether the weight stays where it is after the layer, so that another form of it can be kept.
+    pub(crate) stays: bool,
 }
 
 /// How a convolution reads its input, (frames, size, channels).
@@ -111,6 +116,16 @@ impl Window {
             && self.out_rows() >= DOUBLED
     }
 
+    /// Whether kernels of several positions see so few channels that products of each position alone would be of zeros mostly: what they see is put together then.
+    fn is_small(&self, padded: usize) -> bool {
+        padded <= 8
+            && self.taps() > 1
+            && (self.kernel[0], self.time_stride, self.time_before) == (1, 1, 0)
+            && self.out[0] == self.frames
+            && self.enlarged == self.size
+            && self.out_rows() * self.taps() <= SMALL
+    }
+
     fn taps(&self) -> usize {
         self.kernel.iter().product()
     }
@@ -151,6 +166,18 @@ struct Other<'a> {
     out: CudaBuffer,
 }
 
+/// A layer of single pixels whose product is added to that of a convolution of stride 1 before it is rounded.
+#[derive(Clone, Copy)]
+pub(crate) struct More<'a> {
+    pub(crate) weight: &'a CudaValue,
+    /// Address of one f32 per output.
+    pub(crate) bias: Option<u64>,
+    /// Its input, as many pixels as the result has.
+    pub(crate) x: &'a CudaBuffer,
+    /// Channels behind those of the input.
+    pub(crate) behind: Option<&'a CudaBuffer>,
+}
+
 /// One product: everything that the kernels are told.
 struct Product<'a> {
     device: &'a Arc<CudaDevice>,
@@ -169,6 +196,8 @@ struct Product<'a> {
     /// Channels behind those of the input, the window having all of them.
     behind: Option<Behind<'a>>,
     others: &'a [Other<'a>],
+    /// What is added to the sums, where there are no others.
+    more: Option<More<'a>>,
 }
 
 /// `rows` rows of the weight's channels, treated as the layer wants.
@@ -241,10 +270,9 @@ pub(crate) fn conv(
     weight: &CudaValue,
     x: &CudaBuffer,
     window: Window,
-    exact: bool,
+    treatment: Treatment,
     finish: Finish<'_>,
 ) -> Result<CudaBuffer> {
-    let treatment = Treatment { scale: None, exact };
     let window = if window.is_plain() {
         Window::rows(window.out_rows(), window.channels)
     } else if weights::rotation(weight) > 0 {
@@ -264,7 +292,7 @@ pub(crate) fn conv3d(
     finish: Finish<'_>,
 ) -> Result<CudaBuffer> {
     if let [one] = taps {
-        return conv(one, x, window, false, finish);
+        return conv(one, x, window, Treatment::default(), finish);
     }
     let Some(first) = taps.first() else {
         return Err(TensorError::invalid("conv3d", "a kernel without taps"));
@@ -276,7 +304,7 @@ pub(crate) fn conv3d(
         &Elements::Made(weight),
         columns,
         x,
-        (window, padded, None),
+        (window, padded, Treatment::default()),
         finish,
         false,
     )
@@ -332,7 +360,7 @@ fn single(
         Some(format) if plain => Elements::Kept(weight, format),
         _ => weights::elements(weight, x.format(), channels)?,
     };
-    let how = (window, channels, scale);
+    let how = (window, channels, Treatment { scale, ..treatment });
     run(&elements, shape.out, &x, how, finish, geglu)
 }
 
@@ -370,7 +398,7 @@ fn run(
     weight: &Elements<'_>,
     columns: usize,
     x: &CudaBuffer,
-    (mut window, padded, scale): (Window, usize, Option<u64>),
+    (mut window, padded, Treatment { scale, stays, .. }): (Window, usize, Treatment),
     finish: Finish<'_>,
     geglu: bool,
 ) -> Result<CudaBuffer> {
@@ -380,6 +408,31 @@ fn run(
     check(&window, x, columns, padded)?;
     let out = device.buffer(rows * out_columns, format)?;
     if out.len() == 0 {
+        return Ok(out);
+    }
+    if window.is_small(padded) && scale.is_none() && has_tensor_cores(device, format) {
+        let gathered = weights::gathered(x, &window)?;
+        let depth = window.taps() * padded;
+        let product = Product {
+            device,
+            format,
+            x: gathered.address(),
+            weight,
+            window: Window::rows(rows, depth),
+            columns,
+            geglu,
+            doubled: false,
+            finish,
+            bytes: None,
+            behind: None,
+            others: &[],
+            more: None,
+        };
+        if device.hopper() && (!geglu || out_columns % 8 == 0) {
+            product.start_hopper(&out)?;
+        } else {
+            product.start_mma(&out)?;
+        }
         return Ok(out);
     }
     let wide = (padded != window.channels || scale.is_some())
@@ -400,13 +453,14 @@ fn run(
         bytes: None,
         behind: None,
         others: &[],
+        more: None,
     };
     if !has_tensor_cores(device, format) {
         product(x, window).start_plain(&out)?;
         return Ok(out);
     }
     if device.hopper() && window.is_doubled() {
-        let halved = Elements::Made(weights::halved(weight, device, columns, padded)?);
+        let halved = weights::halved(weight, device, [columns, padded], stays)?;
         let phase = Window {
             enlarged: window.size,
             out: [window.frames, window.size.0, window.size.1],
@@ -533,7 +587,8 @@ impl Product<'_> {
     fn others(&self, args: Args, width: usize) -> Args {
         let args = (0..2).fold(args, |args, at| {
             let other = self.others.get(at);
-            args.pointer(other.and_then(|other| other.bias).unwrap_or(0))
+            let more = self.more.filter(|_| at == 0).and_then(|more| more.bias);
+            args.pointer(other.and_then(|other| other.bias).or(more).unwrap_or(0))
                 .pointer(other.map_or(0, |other| other.out.address()))
         });
         args.int(self.columns.div_ceil(width) as i32)
@@ -568,7 +623,8 @@ impl Product<'_> {
     fn tell_work(&self) {
         let (rows, columns) = (self.rows() as f64, self.columns as f64);
         let columns = columns * (1 + self.others.len()) as f64;
-        let depth = (self.window.taps() * self.window.channels) as f64;
+        let depth = self.window.taps() * self.window.channels + self.more_channels();
+        let depth = depth as f64;
         let phases = if self.doubled { 4.0 } else { 1.0 };
         let inside = self.window.frames * self.window.size.0 * self.window.size.1;
         let input = (inside * self.window.channels) as f64;

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::cuda::{Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel, MatrixShape, Scratch};
+use super::product::Window;
+use crate::cuda::{
+    Args, CudaBuffer, CudaDevice, CudaValue, Form, Format, Kernel, MatrixShape, Scratch,
+};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::formats::{Levels, RowFormat, RowKind, ScaleNumber};
@@ -13,6 +16,8 @@ const OP: &str = "weight";
 pub(super) enum Elements<'a> {
     Kept(&'a CudaValue, Format),
     Made(CudaBuffer),
+    /// Another form of one, kept beside it.
+    Form(Arc<CudaBuffer>),
     /// Somewhere else, two bytes being one element of this format.
     Pairs(u64, Format),
 }
@@ -22,6 +27,7 @@ impl Elements<'_> {
         match self {
             Self::Kept(value, _) => value.address(),
             Self::Made(buffer) => buffer.address(),
+            Self::Form(buffer) => buffer.address(),
             Self::Pairs(address, _) => *address,
         }
     }
@@ -30,6 +36,7 @@ impl Elements<'_> {
         match self {
             Self::Kept(_, format) | Self::Pairs(_, format) => *format,
             Self::Made(buffer) => buffer.format(),
+            Self::Form(buffer) => buffer.format(),
         }
     }
 }
@@ -417,14 +424,78 @@ pub(super) fn rounded(x: &CudaBuffer, columns: usize, levels: f32) -> Result<Cud
     Ok(out)
 }
 
-/// 3x3 kernels over a picture of twice the size as four 2x2 kernels over the picture: (4, out, 4, channels).
+/// What the kernels of a window see of at most 8 channels, position by position: (rows of the result, positions * 8).
+pub(super) fn gathered(x: &CudaBuffer, window: &Window) -> Result<CudaBuffer> {
+    let [count, height, width] = window.out;
+    let [_, kernel_height, kernel_width] = window.kernel;
+    let all = count * height * width * kernel_height * kernel_width;
+    let to = x.device().buffer(8 * all, x.format())?;
+    let args = Args::new().pointer(x.address()).pointer(to.address());
+    let args = [
+        window.channels,
+        window.size.0,
+        window.size.1,
+        height,
+        width,
+        kernel_height,
+        kernel_width,
+        window.stride,
+        window.above,
+        window.left,
+        all,
+    ]
+    .iter()
+    .fold(args, |args, &n| args.int(n as i32));
+    let kernel = Kernel {
+        module: "weights",
+        format: x.format(),
+        name: "gather",
+    };
+    let grid = [all.div_ceil(256) as u32, 1, 1];
+    x.device().launch(kernel, grid, 256, 0, &args)?;
+    Ok(to)
+}
+
+/// The share of free memory that a form of kernels may take, which is only there to save time.
+const SPARE: u64 = 16;
+
+/// 3x3 kernels over a picture of twice the size as four 2x2 kernels over the picture: (4, out, 4, channels). Those of a weight that `stays` are kept beside it where
+/// there is plenty of room.
 pub(super) fn halved(
     kernels: &Elements<'_>,
     device: &Arc<CudaDevice>,
-    out: usize,
-    channels: usize,
-) -> Result<CudaBuffer> {
-    let to = device.buffer(16 * out * channels, kernels.format())?;
+    [out, channels]: [usize; 2],
+    stays: bool,
+) -> Result<Elements<'static>> {
+    let len = 16 * out * channels;
+    if let Elements::Kept(value, format) = kernels
+        && stays
+    {
+        let form = Form {
+            layout: "halved",
+            format: *format,
+        };
+        let plenty = || device.room() / SPARE >= (len * format.size()) as u64;
+        let made = value.form_if(form, plenty, || {
+            let to = device.lasting(len, *format)?;
+            halve(kernels, device, [out, channels], &to)?;
+            Ok(to)
+        })?;
+        if let Some(made) = made {
+            return Ok(Elements::Form(made));
+        }
+    }
+    let to = device.buffer(len, kernels.format())?;
+    halve(kernels, device, [out, channels], &to)?;
+    Ok(Elements::Made(to))
+}
+
+fn halve(
+    kernels: &Elements<'_>,
+    device: &Arc<CudaDevice>,
+    [out, channels]: [usize; 2],
+    to: &CudaBuffer,
+) -> Result<()> {
     let args = Args::new()
         .pointer(kernels.address())
         .pointer(to.address())
@@ -438,6 +509,5 @@ pub(super) fn halved(
     // Channels are a multiple of 8 here, and a thread takes 16 bytes of them.
     let threads = out * channels * to.format().size() / 16;
     let grid = [threads.div_ceil(256) as u32, 4, 1];
-    device.launch(kernel, grid, 256, 0, &args)?;
-    Ok(to)
+    device.launch(kernel, grid, 256, 0, &args)
 }

@@ -92,6 +92,7 @@ pub(super) fn single(
         }),
         behind: None,
         others: &[],
+        more: None,
     };
     if device.hopper() {
         product.start_hopper(&out)?;

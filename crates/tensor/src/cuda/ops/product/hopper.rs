@@ -5,7 +5,7 @@ use super::super::plan::{
     HOPPER_WIDE, Offers, TileCost, Work,
 };
 use super::super::weights::{self, Elements, Operand};
-use super::{Behind, Finish, Other, Product, Treatment, Window, has_tensor_cores};
+use super::{Behind, Finish, More, Other, Product, Treatment, Window, has_tensor_cores};
 use crate::cuda::{Args, CudaBuffer, CudaValue, Format, TensorMapSpec};
 use crate::error::Result;
 use crate::nn::Act;
@@ -60,6 +60,7 @@ pub(crate) fn each<const N: usize>(
         bytes: None,
         behind: None,
         others: &others,
+        more: None,
     }
     .start_hopper(&out)?;
     let others = others.into_iter().map(|other| other.out);
@@ -107,12 +108,82 @@ pub(super) fn of_two(
         bytes: None,
         behind: Some(behind),
         others: &[],
+        more: None,
+    }
+    .start_hopper(&out)?;
+    Ok(Some(out))
+}
+
+/// A convolution of stride 1 whose result has the size of its input, and a layer of single pixels beside it, in one pass. None where no kernel does that.
+pub(crate) fn conv_and_more(
+    weight: &CudaValue,
+    x: &CudaBuffer,
+    window: Window,
+    finish: Finish<'_>,
+    more: More<'_>,
+) -> Result<Option<CudaBuffer>> {
+    let (device, format) = (x.device(), x.format());
+    let (shape, beside) = (weights::shape(weight)?, weights::shape(more.weight)?);
+    let rows = window.out_rows();
+    let behind = more.behind.map_or(0, CudaBuffer::len);
+    if rows == 0 || shape.out == 0 {
+        return Ok(None);
+    }
+    let (early, late) = (more.x.len() / rows, behind / rows);
+    let simple = (window.stride, window.time_stride, window.time_before) == (1, 1, 0)
+        && (window.kernel[0], window.enlarged) == (1, window.size)
+        && window.out == [window.frames, window.size.0, window.size.1]
+        && !window.is_plain();
+    let placed = weights::in_place(weight)? == Some(format)
+        && weights::in_place(more.weight)? == Some(format)
+        && (beside.taps, beside.out, beside.channels) == (1, shape.out, early + late);
+    let whole = (late == 0 || early.is_multiple_of(64))
+        && [early, late, shape.out, shape.channels]
+            .iter()
+            .all(|n| n.is_multiple_of(8));
+    let fits = device.hopper() && has_tensor_cores(device, format);
+    if !simple || !placed || !whole || !fits || early == 0 || window.channels != shape.channels {
+        return Ok(None);
+    }
+    super::check(&window, x, shape.out, shape.channels)?;
+    let out = device.buffer(rows * shape.out, format)?;
+    Product {
+        device,
+        format,
+        x: x.address(),
+        weight: &Elements::Kept(weight, format),
+        window,
+        columns: shape.out,
+        geglu: false,
+        doubled: false,
+        finish,
+        bytes: None,
+        behind: None,
+        others: &[],
+        more: Some(more),
     }
     .start_hopper(&out)?;
     Ok(Some(out))
 }
 
 impl Product<'_> {
+    /// Channels of the layer beside it, of both its inputs.
+    pub(super) fn more_channels(&self) -> usize {
+        let [early, late] = self.more_parts();
+        early + late
+    }
+
+    /// Those of its first input, and those behind.
+    fn more_parts(&self) -> [usize; 2] {
+        let rows = self.rows().max(1);
+        self.more.map_or([0; 2], |more| {
+            [
+                more.x.len() / rows,
+                more.behind.map_or(0, CudaBuffer::len) / rows,
+            ]
+        })
+    }
+
     /// Starts it, with the results of other weights beside it.
     pub(super) fn start_hopper(&self, out: &CudaBuffer) -> Result<()> {
         let w = &self.window;
@@ -122,7 +193,9 @@ impl Product<'_> {
             Boxes::pictures(w.out, w.time_stride == 1)
         };
         let boxes = if self.doubled { boxes.doubled() } else { boxes };
-        let steps = w.taps() * w.channels.div_ceil(64);
+        let [early, late] = self.more_parts();
+        let more_steps = early.div_ceil(64) + late.div_ceil(64);
+        let steps = w.taps() * w.channels.div_ceil(64) + more_steps;
         let costs: &[TileCost] = match (self.geglu, self.columns % 8) {
             (true, _) if self.bytes.is_some() || !self.columns.is_multiple_of(16) => {
                 &HOPPER_GEGLU_BYTES
@@ -148,12 +221,18 @@ impl Product<'_> {
         let turns = self.takes_turns(&cut, &boxes, steps);
         let (name, shared) = self.instance(&cut, turns);
         let input = self.device.tensor_map(&self.input_map(&boxes).spec())?;
+        // What lies behind, or the first input of the layer beside it.
         let behind = self.behind_map();
-        let behind = behind.map(|map| self.device.tensor_map(&map.spec()));
+        let beside = self
+            .more
+            .map(|more| self.pixels_map(more.x.address(), (early, 64), &boxes));
+        let behind = behind
+            .or(beside)
+            .map(|map| self.device.tensor_map(&map.spec()));
         let args = Args::new()
             .map(&input)
             .map(&behind.transpose()?.unwrap_or(input));
-        let args = self.weight_maps(args, cut.width)?;
+        let args = self.weight_maps(args, cut.width, &boxes)?;
         let args = if turns {
             self.result_maps(args, out, &boxes)?
         } else {
@@ -176,7 +255,9 @@ impl Product<'_> {
         .int(w.left as i32)
         .int(self.behind.map_or(i32::MAX, |behind| {
             ((w.channels - behind.columns) / 64) as i32
-        }));
+        }))
+        .int(more_steps as i32)
+        .int(early.div_ceil(64) as i32);
         let args = Self::cut_arguments(args, &cut, sums.as_ref());
         let (module, args) = match self.bytes.map(|by| by.operand) {
             None if turns => ("product_turns", self.others(args, cut.width)),
@@ -242,7 +323,8 @@ impl Product<'_> {
             (Work::Once(2), 64) => ("product_64_of_2", 8),
             (Work::Once(_), 64) => ("product_64_of_5", 8),
             (Work::Once(_), 80) => ("product_80_of_2", 6),
-            (Work::Once(_), _) => ("product_160_of_2", 4),
+            (Work::Once(2), _) => ("product_160_of_2", 4),
+            (Work::Once(_), _) => ("product_160_of_3", 4),
         };
         let width = cut.width as u32;
         let ring = stages * (16384 + width * 128) + 16 * stages + 1024;
@@ -292,10 +374,42 @@ impl Product<'_> {
         })
     }
 
-    /// Descriptions of the three weights that a kernel may be told; the first one in place of those that are not there.
-    fn weight_maps(&self, args: Args, width: usize) -> Result<Args> {
+    /// So many channels of every pixel of the result, of which `wide` are copied at once.
+    fn pixels_map(&self, address: u64, (channels, wide): (usize, u32), boxes: &Boxes) -> Map<5> {
+        let [width, height, count] = boxes.sizes().map(|n| n as u64);
+        let (pixel, line) = (2 * channels as u64, 2 * channels as u64 * width);
+        Map {
+            address,
+            format: self.format,
+            sizes: [channels as u64, width, 1, height, count],
+            strides: [pixel, line, line, line * height, 0],
+            part: [wide, 1 << boxes.wlog, 1, 1 << boxes.hlog, boxes.deep()],
+        }
+    }
+
+    /// Descriptions of the three weights that a kernel may be told, or of one, that of the layer beside it, and what lies behind the input of that; the first one
+    /// in place of those that are not there.
+    fn weight_maps(&self, args: Args, width: usize, boxes: &Boxes) -> Result<Args> {
         let first = self.weight_map(self.weight.address(), width);
         let first = self.device.tensor_map(&first.spec())?;
+        if let Some(more) = self.more {
+            let [early, late] = self.more_parts();
+            let depth = (early + late) as u64;
+            let weight = Map {
+                address: more.weight.address(),
+                format: self.format,
+                sizes: [depth, self.columns as u64],
+                strides: [2 * depth, 0],
+                part: [64, width as u32 / 2],
+            };
+            let weight = self.device.tensor_map(&weight.spec())?;
+            let behind = more
+                .behind
+                .map(|behind| self.pixels_map(behind.address(), (late, 64), boxes));
+            let behind = behind.map(|map| self.device.tensor_map(&map.spec()));
+            let behind = behind.transpose()?.unwrap_or(first);
+            return Ok(args.map(&first).map(&weight).map(&behind));
+        }
         (0..2).try_fold(args.map(&first), |args, at| {
             let Some(other) = self.others.get(at) else {
                 return Ok(args.map(&first));
@@ -313,15 +427,7 @@ impl Product<'_> {
         } else {
             (self.columns, 32)
         };
-        let [width, height, count] = boxes.sizes().map(|n| n as u64);
-        let (pixel, line) = (2 * columns as u64, 2 * columns as u64 * width);
-        let map = |address: u64| Map {
-            address,
-            format: self.format,
-            sizes: [columns as u64, width, 1, height, count],
-            strides: [pixel, line, line, line * height, 0],
-            part: [wide, 1 << boxes.wlog, 1, 1 << boxes.hlog, boxes.deep()],
-        };
+        let map = |address: u64| self.pixels_map(address, (columns, wide), boxes);
         let other = |at: usize| self.others.get(at).map(|other| other.out.address());
         let residual = self.finish.residual.map(CudaBuffer::address);
         [None, other(0), other(1), residual]
