@@ -21,7 +21,7 @@ pub(super) const EPS: f32 = 1e-5;
 /// What all blocks of one pass share.
 pub(crate) struct Pass<'a> {
     pub(crate) hooks: &'a Hooks,
-    /// The embedding of the noise level after SiLU, (b, 4 * model channels).
+    /// The embedding of the noise level after SiLU, (b, 4 * model channels), or one for all.
     pub(crate) emb: &'a Tensor,
     /// What layers of blocks make of it, of those that were asked together.
     pub(crate) levels: &'a [(&'a Arc<Linear>, Tensor)],
@@ -61,6 +61,13 @@ impl Pass<'_> {
             cond_or_uncond,
         }
     }
+}
+
+/// What the result of a residual block is added to.
+enum Beside<'a> {
+    Known(&'a Tensor),
+    /// What a layer makes of the channels of an input and of those behind them, at best together with the last convolution.
+    Later(&'a Linear, &'a Tensor, Option<&'a Tensor>),
 }
 
 /// Norm, activation, convolution twice, with the noise level added between.
@@ -103,14 +110,21 @@ impl Residual {
     }
 
     pub(crate) fn forward(&self, x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
-        let (x, h) = if let Some(skip) = &self.skip {
-            let skipped = skip.forward(&x)?;
-            (skipped, self.norm1.forward_owned(x, Act::Silu)?)
-        } else {
-            let h = self.norm1.forward(&x, Act::Silu)?;
-            (x, h)
-        };
-        self.go_on(&x, &h, pass)
+        match &self.skip {
+            Some(skip) if self.conv2.joins(skip, &x) => {
+                let h = self.norm1.forward(&x, Act::Silu)?;
+                self.go_on(Beside::Later(skip, &x, None), &h, pass)
+            }
+            Some(skip) => {
+                let skipped = skip.forward(&x)?;
+                let h = self.norm1.forward_owned(x, Act::Silu)?;
+                self.go_on(Beside::Known(&skipped), &h, pass)
+            }
+            None => {
+                let h = self.norm1.forward(&x, Act::Silu)?;
+                self.go_on(Beside::Known(&x), &h, pass)
+            }
+        }
     }
 
     /// The same of the channels of `x` and of those of `skip` after them.
@@ -122,26 +136,45 @@ impl Residual {
     ) -> Result<Tensor> {
         if let Some(layer) = &self.skip
             && let Some(h) = self.norm1.forward_of_two(&x, &skip, Act::Silu)?
-            && let Some(skipped) = layer.forward_of_two(&x, &skip)?
         {
-            drop((x, skip));
-            return self.go_on(&skipped, &h, pass);
+            if self.conv2.joins(layer, &x) {
+                return self.go_on(Beside::Later(layer, &x, Some(&skip)), &h, pass);
+            }
+            if let Some(skipped) = layer.forward_of_two(&x, &skip)? {
+                drop((x, skip));
+                return self.go_on(Beside::Known(&skipped), &h, pass);
+            }
         }
         let joined = concat_channels(&[&x, &skip])?;
         drop((x, skip));
         self.forward(joined, pass)
     }
 
-    /// From the first convolution on: `h` is normalised, `x` what the result is added to.
-    fn go_on(&self, x: &Tensor, h: &Tensor, pass: &Pass<'_>) -> Result<Tensor> {
-        let emb = pass.level(&self.emb)?; // (b, c)
+    /// From the first convolution on: `h` is normalised, and the result is added to what stands beside it.
+    fn go_on(&self, beside: Beside<'_>, h: &Tensor, pass: &Pass<'_>) -> Result<Tensor> {
+        let emb = pass.level(&self.emb)?; // (b, c) or (1, c)
         let time = After {
             per_item: Some(&emb),
             ..After::default()
         };
         let h = self.conv1.forward_with(h, time)?;
         let h = self.norm2.forward_owned(h, Act::Silu)?;
-        let h = self.conv2.forward_with(&h, plus(x))?;
+        let h = match beside {
+            Beside::Known(x) => self.conv2.forward_with(&h, plus(x))?,
+            Beside::Later(layer, x, behind) => {
+                let after = After::default();
+                let joined = self.conv2.forward_and(&h, layer, (x, behind), after)?;
+                if let Some(joined) = joined {
+                    joined
+                } else {
+                    let skipped = match behind {
+                        Some(behind) => layer.forward(&concat_channels(&[x, behind])?)?,
+                        None => layer.forward(x)?,
+                    };
+                    self.conv2.forward_with(&h, plus(&skipped))?
+                }
+            }
+        };
         match &self.time {
             Some(time) => time.forward(h, pass),
             None => Ok(h),
