@@ -125,6 +125,57 @@ fn scaled_fp8_is_multiplied_as_such_where_the_card_can() {
 }
 
 #[test]
+fn halved_kernels_are_kept_where_there_is_plenty_of_room() {
+    let shape = MatrixShape {
+        out: 64,
+        channels: 64,
+        taps: 9,
+    };
+    let plain = crate::synthetic::value("w", &[64, 64, 3, 3], 0.1).unwrap();
+    let stored = Stored::from_f32(&plain, Dtype::F16).unwrap();
+    let window = product::Window {
+        frames: 1,
+        size: (64, 64),
+        enlarged: (128, 128),
+        channels: 64,
+        out: [1, 128, 128],
+        kernel: [1, 3, 3],
+        time_stride: 1,
+        stride: 1,
+        time_before: 0,
+        above: 1,
+        left: 1,
+    };
+    let bytes = 16 * 64 * 64 * 2;
+    // Whether the weight stays, what others leave, and what is kept after two uses.
+    for (stays, left, kept) in [(true, GIB, bytes), (false, GIB, 0), (true, 2 << 20, 0)] {
+        gpu(|gpu| {
+            gpu.capability = (9, 0);
+            gpu.others = 0;
+        });
+        let device = device();
+        let block = device.take(1 << 20).unwrap();
+        let weight = CudaValue::upload(&stored, Some(shape), (&block, false), &mut 0).unwrap();
+        let x = device.buffer(64 * 64 * 64, Format::F16).unwrap();
+        gpu(|gpu| gpu.others = gpu.total - gpu.used() - left);
+        let treatment = Treatment {
+            stays,
+            ..Treatment::default()
+        };
+        let before = device.taken();
+        for _ in 0..2 {
+            // Hopper's kernel does not start without the copy engine: it comes after that.
+            assert!(product::conv(&weight, &x, window, treatment, Finish::default()).is_err());
+        }
+        assert_eq!(device.taken() - before, kept, "{stays} {left}");
+        // It goes with the weight.
+        drop(weight);
+        assert_eq!(device.taken(), before, "{stays} {left}");
+    }
+    gpu(|gpu| gpu.others = 0);
+}
+
+#[test]
 fn memory_that_others_take_is_not_free() {
     let device = device();
     assert_eq!(device.free(), device.capacity());
