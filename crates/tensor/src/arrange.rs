@@ -319,6 +319,17 @@ impl Tensor {
             .collect()
     }
 
+    /// Parts of the elements, by their start and size, each as one row. On a GPU those that begin at multiples of 256 bytes stay where they are, and all elements with them
+    /// as long as one part is needed: unlike [`Self::narrow`], which does not let a small part keep a large whole.
+    pub fn pieces(&self, places: &[(usize, usize)]) -> Result<Vec<Self>> {
+        let flat = self.reshape([1, self.len()])?;
+        let piece = |&(start, len): &(usize, usize)| {
+            let in_place = flat.place_on_gpu(start, vec![1, len]);
+            in_place.map_or_else(|| flat.narrow(1, start, len), Ok)
+        };
+        places.iter().map(piece).collect()
+    }
+
     /// Tiles the whole tensor; counts are aligned to the last dimensions and may add dimensions in front.
     pub fn repeat(&self, counts: &[usize]) -> Result<Self> {
         if counts.len() < self.rank() {

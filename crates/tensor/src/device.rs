@@ -294,6 +294,14 @@ impl Device {
         }
     }
 
+    /// Runs, within a step that is repeated, what it needs once and keeps for others: before all that the step does, and as if there was none.
+    pub fn outside_of_step<R>(&self, body: impl FnOnce() -> R) -> R {
+        match self {
+            Self::Cpu | Self::Sim(_) => body(),
+            Self::Cuda(_) => crate::cuda::aside(body),
+        }
+    }
+
     /// Runs something and says how long each kernel of a GPU took, the longest first; nothing for other devices.
     pub fn profiled<R>(&self, body: impl FnOnce() -> R) -> Result<(R, Vec<KernelTime>)> {
         match self {

@@ -67,6 +67,15 @@ pub(crate) fn same_device(op: &'static str, left: &Device, right: &Device) -> Re
     })
 }
 
+/// Compares numbers of which there are equally many.
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    // Pieces of which all elements are compared: with an end at the first difference they would go one by one.
+    const PIECE: usize = 1024;
+    let differ = |bits: u32, (a, b): (&f32, &f32)| bits | (a.to_bits() ^ b.to_bits());
+    let mut pieces = a.chunks(PIECE).zip(b.chunks(PIECE));
+    pieces.all(|(a, b)| a.iter().zip(b).fold(0, differ) == 0)
+}
+
 impl Tensor {
     /// A tensor of the values of a buffer in row-major order.
     pub fn from_buffer(shape: impl Into<Vec<usize>>, data: Buffer<f32>) -> Result<Self> {
@@ -140,7 +149,16 @@ impl Tensor {
     pub(crate) fn part_on_gpu(&self, first: usize, shape: Vec<usize>) -> Option<Self> {
         const LEAST: usize = 16;
         let len = shape.iter().product::<usize>();
-        if len == 0 || len.checked_mul(LEAST)? < self.len() {
+        if len.checked_mul(LEAST)? < self.len() {
+            return None;
+        }
+        self.place_on_gpu(first, shape)
+    }
+
+    /// The same, however small the part is.
+    pub(crate) fn place_on_gpu(&self, first: usize, shape: Vec<usize>) -> Option<Self> {
+        let len = shape.iter().product::<usize>();
+        if len == 0 {
             return None;
         }
         let whole = Arc::clone(&self.storage);
@@ -384,16 +402,17 @@ impl Tensor {
     /// # Panics
     /// If they do not share it and one is not in main memory.
     pub fn is_same(&self, other: &Self) -> bool {
-        // Pieces of which all elements are compared: with an end at the first difference they would go one by one.
-        const PIECE: usize = 1024;
-        let differ = |bits: u32, (a, b): (&f32, &f32)| bits | (a.to_bits() ^ b.to_bits());
         self.shape == other.shape
-            && (Arc::ptr_eq(&self.storage, &other.storage)
-                || self
-                    .data()
-                    .chunks(PIECE)
-                    .zip(other.data().chunks(PIECE))
-                    .all(|(a, b)| a.iter().zip(b).fold(0, differ) == 0))
+            && (Arc::ptr_eq(&self.storage, &other.storage) || same_bits(self.data(), other.data()))
+    }
+
+    /// Whether each element is the same as the one that many elements further on, bit by bit.
+    ///
+    /// # Panics
+    /// As [`Self::data`].
+    pub fn repeats_after(&self, count: usize) -> bool {
+        let data = self.data();
+        count <= data.len() && same_bits(&data[count..], &data[..data.len() - count])
     }
 
     /// Whether no other tensor shares the storage, so that writing copies nothing.

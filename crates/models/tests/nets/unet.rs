@@ -131,6 +131,53 @@ fn results_do_not_depend_on_threads() {
     }
 }
 
+/// A prompt and its negative see one latent: what is computed once for both must be what each gets alone, and hooks must see all items.
+#[test]
+fn items_of_one_latent_get_what_each_gets_alone() {
+    struct Seen(Mutex<Vec<usize>>);
+    impl BlockHook for Seen {
+        fn apply(&self, flow: BlockFlow, _at: &BlockInfo<'_>) -> Result<BlockFlow, ModelError> {
+            self.0.lock().unwrap().push(flow.h.shape()[0]);
+            Ok(flow)
+        }
+    }
+    let (_, net, x, context) = sd1_inputs();
+    let item = |t: &Tensor, at: usize| t.narrow(0, at, 1).unwrap();
+    let join = |list: &[Tensor]| Tensor::cat(&list.iter().collect::<Vec<_>>(), 0).unwrap();
+    let (a, b) = (item(&x, 0), item(&x, 1));
+    let (p, q) = (item(&context, 0), item(&context, 1));
+    for (latents, prompts) in [
+        (vec![&a, &a], vec![&p, &q]),
+        (vec![&a, &b, &a, &b], vec![&p, &p, &q, &q]),
+        (vec![&a, &a, &a], vec![&p, &q, &p]),
+        (vec![&a, &b, &b, &a], vec![&p, &q, &p, &q]),
+        (vec![&a, &a, &b], vec![&p, &q, &q]),
+    ] {
+        let all = |list: &[&Tensor]| join(&list.iter().map(|t| (*t).clone()).collect::<Vec<_>>());
+        let t = vec![601.0; latents.len()];
+        let run = |x: &Tensor, t: &[f32], context: &Tensor, hooks: &Hooks| {
+            let out = net.forward(x, t, Some(context), None, None, hooks);
+            out.unwrap()
+        };
+        let plain = Hooks::default();
+        let together = run(&all(&latents), &t, &all(&prompts), &plain);
+        for (at, (latent, prompt)) in latents.iter().zip(&prompts).enumerate() {
+            let alone = run(latent, &t[..1], prompt, &plain);
+            assert_near(&item(&together, at), &alone, "alone");
+        }
+        let seen = Arc::new(Seen(Mutex::default()));
+        let mut hooks = Hooks::default();
+        hooks.on_block(BlockKind::INPUT, Moment::After, Arc::clone(&seen) as _);
+        assert_near(
+            &run(&all(&latents), &t, &all(&prompts), &hooks),
+            &together,
+            "hooks",
+        );
+        let seen = seen.0.lock().unwrap();
+        assert!(!seen.is_empty() && seen.iter().all(|items| *items == latents.len()));
+    }
+}
+
 #[test]
 fn bad_input_is_an_error() {
     let (_, net, x, context) = sd1_inputs();

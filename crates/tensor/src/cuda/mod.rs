@@ -24,6 +24,7 @@ pub use memory::allow_pinned_memory;
 pub(crate) use memory::{Block, CopyEnd, CudaBuffer, PinnedBytes, Scratch};
 pub use profile::KernelTime;
 pub(crate) use profile::work;
+pub(crate) use steps::aside;
 pub(crate) use weight::{Arrived, CudaValue, Folded, Form, MatrixShape, SLACK, Transfer};
 
 /// What a network is for, by which formats can be chosen.

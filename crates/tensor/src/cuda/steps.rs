@@ -201,7 +201,7 @@ fn with_run<R>(device: &CudaDevice, body: impl FnOnce(&mut Run) -> Result<R>) ->
 
 /// Runs what stays beyond the step, such as another form of a weight, as if there was no step. It comes before all that the
 /// step has only asked for, and must not need it.
-pub(super) fn aside<R>(body: impl FnOnce() -> R) -> R {
+pub(crate) fn aside<R>(body: impl FnOnce() -> R) -> R {
     struct Restore(Option<Run>);
     impl Drop for Restore {
         fn drop(&mut self) {

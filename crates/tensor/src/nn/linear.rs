@@ -254,6 +254,17 @@ impl Linear {
         Ok(found.map(|all| all.map(|y| Tensor::on_cuda(&*shape, y))))
     }
 
+    /// Whether [`Self::forward_few`] is for these layers on a device.
+    pub fn few_on_gpu(layers: &[&Self], device: &Device) -> bool {
+        let Device::Cuda(handle) = device else {
+            return false;
+        };
+        let there = |layer: &&Self| {
+            layer.in_features().is_multiple_of(8) && layer.there(handle.format, device).is_some()
+        };
+        handle.format != Format::F32 && !layers.is_empty() && layers.iter().all(there)
+    }
+
     /// What many layers make of the same few rows, in one pass; none where it would take as long as one after the other, or where their
     /// weights are not all on the device.
     pub fn forward_few(layers: &[&Self], x: &Tensor) -> Result<Option<Vec<Tensor>>> {

@@ -28,7 +28,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) context: Option<&'a Tensor>,
     /// Keys and values of the context, where they were computed before.
     pub(crate) keys: &'a Keys,
-    /// The shape of the latent.
+    /// The shape of the latent, with all items. Until the prompt is looked at, feature maps may be of the first few, of which the others are copies.
     pub(crate) original: &'a [usize],
     /// Frames of each film, where the pictures of the batch are frames.
     pub(crate) frames: usize,
@@ -42,6 +42,17 @@ impl Pass<'_> {
             Some((_, level)) => Ok(level.clone()),
             None => Ok(layer.forward(self.emb)?),
         }
+    }
+
+    /// What was made of the first items alone, for all of them.
+    pub(crate) fn of_all(&self, x: Tensor) -> Result<Tensor> {
+        let (found, items) = (x.dim(0)?, self.original[0]);
+        if found >= items {
+            return Ok(x);
+        }
+        let mut counts = vec![1; x.rank()];
+        counts[0] = items / found;
+        Ok(x.repeat(&counts)?)
     }
 
     pub(crate) fn at(&self, kind: BlockKind, number: usize, size: (usize, usize)) -> BlockInfo<'_> {
@@ -294,6 +305,7 @@ impl Block {
         for hook in &on_self.after {
             x = hook.apply(x, at)?;
         }
+        let x = pass.of_all(x)?;
         let normed = self.norm2.forward(&x)?;
         let known = || {
             let project = || self.attn2.project_both(context);
@@ -390,7 +402,8 @@ impl Transformer {
                 seq = time.forward(index, seq, places, pass)?;
             }
         }
-        let map = seq.reshape([b, h, w, c])?;
+        let x = pass.of_all(x)?;
+        let map = seq.reshape(x.shape())?;
         drop(seq);
         Ok(self.proj_out.forward_with(&map, plus(&x))?)
     }

@@ -4,6 +4,7 @@ pub mod blocks;
 mod config;
 mod context;
 mod layers;
+mod levels;
 mod model;
 mod time;
 mod trunk;

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, silu};
+use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Linear, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::UNetConfig;
 use super::context::{Cache, Keys};
 use super::layers::{GROUPS, Pass, Residual, Transformer};
-use super::trunk::{Trunk, UNetLayer, levels};
-use crate::denoise::hooks::{BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
+use super::levels::{KnownLevels, Levels};
+use super::trunk::{Trunk, UNetLayer, level_layers};
+use crate::denoise::hooks::{AttentionHooks, BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
 use crate::error::Result;
 use crate::store::{Layout, Walk, WeightStore};
 
@@ -25,6 +26,7 @@ pub struct UNet {
     norm: Arc<GroupNorm>,
     conv: Arc<Conv2d>,
     cache: Cache,
+    levels: KnownLevels,
 }
 
 impl UNetConfig {
@@ -81,6 +83,7 @@ impl UNet {
             norm: weights.group_norm("out.0", at, GROUPS, 1e-5)?,
             conv: weights.conv("out.2", config.out_channels, at, 3, 1)?,
             cache: Cache::default(),
+            levels: KnownLevels::default(),
         })
     }
 
@@ -88,9 +91,10 @@ impl UNet {
         self.trunk.config()
     }
 
-    /// Drops the keys and values of prompts that it remembers.
+    /// Drops what it remembers of prompts and noise levels.
     pub fn rest(&self) {
         self.cache.clear();
+        self.levels.clear();
     }
 
     /// What the network says about a noisy latent `x` (b, c, h, w): one noise level per item, the prompt (b, n, c), and
@@ -136,31 +140,63 @@ impl UNet {
             && self.config().adm.is_none()
             && hooks.embedding.is_empty()
             && !self.config().timed;
-        let told = if alike { &timesteps[..1] } else { timesteps };
-        let mut emb = self.trunk.embed(told, y)?;
-        for hook in &hooks.embedding {
-            emb = hook.apply(emb, self.config().model_channels)?;
-        }
-        let emb = silu(&emb);
-        let after = self.output.iter().flat_map(|block| &block.steps);
-        let layers = self.trunk.layers().chain(after);
-        let levels = levels(layers, &emb)?;
+        let layers = level_layers(self.layers());
+        let list: Vec<&Linear> = layers.iter().map(|layer| &***layer).collect();
+        let levels = if alike && Linear::few_on_gpu(&list, device) {
+            let level = timesteps[0];
+            let make = || self.made_levels(&[level], y, hooks, &layers);
+            self.levels.get(level, &layers, device, make)?
+        } else {
+            let told = if alike { &timesteps[..1] } else { timesteps };
+            self.made_levels(told, y, hooks, &layers)?
+        };
+        // Nothing tells items of one latent apart before a block looks at the prompt.
+        let apart = if alike && control.is_none() && !change_beginning(hooks) {
+            unlike_items(x)?
+        } else {
+            x.dim(0)?
+        };
         // Last, so that a device makes of the noise level what it can while the latent is on its way.
-        let x = &x.to(device)?;
+        let first = &x.narrow(0, 0, apart)?.to(device)?;
         let pass = Pass {
             hooks,
-            emb: &emb,
-            levels: &levels,
+            emb: &levels.emb,
+            levels: &levels.of_blocks,
             context,
             keys: &keys,
             original: x.shape(),
             frames,
         };
-        let out = self.run(x, &pass, control)?;
+        let out = self.run(first, &pass, control)?;
         self.cache.end(here, keys);
         Ok(out.to(&Device::cpu())?)
     }
 
+    fn layers(&self) -> impl Iterator<Item = &UNetLayer> {
+        let after = self.output.iter().flat_map(|block| &block.steps);
+        self.trunk.layers().chain(after)
+    }
+
+    /// What the network makes of noise levels, with the vector beside them.
+    fn made_levels<'a>(
+        &self,
+        timesteps: &[f32],
+        y: Option<&Tensor>,
+        hooks: &Hooks,
+        layers: &[&'a Arc<Linear>],
+    ) -> Result<Levels<'a>> {
+        let mut emb = self.trunk.embed(timesteps, y)?;
+        for hook in &hooks.embedding {
+            emb = hook.apply(emb, self.config().model_channels)?;
+        }
+        let emb = silu(&emb);
+        let list: Vec<&Linear> = layers.iter().map(|layer| &***layer).collect();
+        let found = Linear::forward_few(&list, &emb)?.unwrap_or_default();
+        let of_blocks = layers.iter().copied().zip(found).collect();
+        Ok(Levels { emb, of_blocks })
+    }
+
+    /// `x` are the first items of the latent, of which the others are copies.
     fn run(
         &self,
         x: &Tensor,
@@ -193,13 +229,13 @@ impl UNet {
                 skips.push(h.clone());
             }
         }
-        h = self.trunk.middle(h, pass)?;
+        h = pass.of_all(self.trunk.middle(h, pass)?)?;
         h = steered(h, controls_of(BlockKind::MIDDLE).last())?;
         let mut controls = controls_of(BlockKind::OUTPUT).iter().rev();
         for (number, block) in self.output.iter().enumerate() {
             hooks.check()?;
             let mut skip = skips.pop().expect("as many skips as output blocks");
-            skip = steered(skip, controls.next())?;
+            skip = steered(pass.of_all(skip)?, controls.next())?;
             if hooks.any_on(BlockKind::OUTPUT) {
                 let [_, rows, columns, _] = h.dims4()?;
                 let at = pass.at(BlockKind::OUTPUT, number, (rows, columns));
@@ -233,6 +269,29 @@ impl UNet {
         let h = self.norm.forward_owned(h, Act::Silu)?;
         Ok(self.conv.forward(&h)?.nhwc_to_nchw()?)
     }
+}
+
+/// Whether hooks act before a block looks at the prompt, where they may tell apart items of one latent.
+fn change_beginning(hooks: &Hooks) -> bool {
+    let AttentionHooks {
+        input,
+        output,
+        replace,
+        after,
+    } = &hooks.self_attention;
+    hooks.any_on(BlockKind::INPUT)
+        || !(input.is_empty() && output.is_empty() && replace.is_empty() && after.is_empty())
+}
+
+/// After how many items a batch repeats itself, as that of a prompt and its negative does.
+fn unlike_items(x: &Tensor) -> Result<usize> {
+    let items = x.dim(0)?;
+    if !x.device().is_cpu() {
+        return Ok(items);
+    }
+    let each = x.len() / items.max(1);
+    let repeats = |count: &usize| items.is_multiple_of(*count) && x.repeats_after(count * each);
+    Ok((1..items).find(repeats).unwrap_or(items))
 }
 
 /// With what a control net adds. Features of another size are left out, as the reference does: deep shrink changes sizes

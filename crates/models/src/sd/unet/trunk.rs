@@ -54,19 +54,15 @@ impl UNetLayer {
     }
 }
 
-/// What the blocks among layers make of the noise level, where it is faster to ask all of them at once.
-pub(crate) fn levels<'a>(
+/// The layers with which the blocks among layers make the noise level their own.
+pub(crate) fn level_layers<'a>(
     layers: impl Iterator<Item = &'a UNetLayer>,
-    emb: &Tensor,
-) -> Result<Vec<(&'a Arc<Linear>, Tensor)>> {
+) -> Vec<&'a Arc<Linear>> {
     let of_blocks = layers.filter_map(|layer| match layer {
         UNetLayer::Residual(block) => Some(block.level()),
         UNetLayer::Conv(_) | UNetLayer::Transformer(_) => None,
     });
-    let of_blocks: Vec<&Arc<Linear>> = of_blocks.collect();
-    let list: Vec<&Linear> = of_blocks.iter().map(|layer| &***layer).collect();
-    let found = Linear::forward_few(&list, emb)?.unwrap_or_default();
-    Ok(of_blocks.into_iter().zip(found).collect())
+    of_blocks.collect()
 }
 
 pub(crate) struct Trunk {

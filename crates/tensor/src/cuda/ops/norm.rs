@@ -461,7 +461,7 @@ pub(crate) fn row_norm(x: &CudaBuffer, norm: RowNorm<'_>) -> Result<CudaBuffer> 
         _ if !aligned => ("row_norm_any", 256, 1),
         0..=16 => ("row_norm_16", 256, 16),
         // Those of which every thread has the same share.
-        33..=40 if !few => ("row_norm_40", 256, 32),
+        33..=40 if rows >= 24 * device.multiprocessors() as usize => ("row_norm_40", 256, 32),
         65..=80 if !few => ("row_norm_80", 256, 16),
         129..=160 if !few => ("row_norm_160", 256, 8),
         17..=128 if few => ("row_norm_few_128", 128, 1),
