@@ -18,3 +18,11 @@ pub fn then(act: Act) -> After<'static> {
         ..After::default()
     }
 }
+
+/// The same before a group norm.
+pub fn before_norm(after: After<'_>) -> After<'_> {
+    After {
+        for_norm: true,
+        ..after
+    }
+}

@@ -417,8 +417,8 @@ impl Tensor {
 
     /// Whether no other tensor shares the storage, so that writing copies nothing.
     pub fn is_unique(&self) -> bool {
-        let part = self.cuda().is_some_and(CudaBuffer::is_part);
-        !part && Arc::strong_count(&self.storage) == 1
+        let shared = self.cuda().is_some_and(CudaBuffer::is_shared);
+        !shared && Arc::strong_count(&self.storage) == 1
     }
 
     /// The elements, without a copy where nobody else holds them.

@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::device::CudaDevice;
 use super::driver::{Driver, Shared};
@@ -176,6 +176,17 @@ pub(crate) struct CudaBuffer {
     block: Block,
     len: usize,
     format: Format,
+    spread: OnceLock<Spread>,
+}
+
+/// Sums of the channels of a picture and of their squares, as the product that made it left them (`staged.cuh`): for every ten channels and every part of 128 pixels.
+#[derive(Debug)]
+pub(crate) struct Spread {
+    pub(crate) numbers: Scratch,
+    /// Channels of a pixel.
+    pub(crate) channels: usize,
+    /// In how many the 128 pixels are cut.
+    pub(crate) shares: usize,
 }
 
 impl CudaBuffer {
@@ -200,6 +211,17 @@ impl CudaBuffer {
         self.len * self.format.size()
     }
 
+    /// What is known of the elements. They are not written any more then: see [`Self::is_shared`].
+    pub(crate) fn spread(&self) -> Option<&Spread> {
+        self.spread.get()
+    }
+
+    /// For whoever has just written the elements.
+    pub(crate) fn set_spread(&self, spread: Spread) {
+        // A buffer is written once by a product.
+        let _ = self.spread.set(spread);
+    }
+
     /// Some of the elements, in place; `whole` is what holds this buffer. None where kernels would find them at an odd address.
     pub(crate) fn part(&self, whole: Arc<dyn Holder>, first: usize, len: usize) -> Option<Self> {
         let size = self.format.size();
@@ -216,12 +238,13 @@ impl CudaBuffer {
             },
             len,
             format: self.format,
+            spread: OnceLock::new(),
         })
     }
 
-    /// Whether these are elements of a larger buffer, which others may read.
-    pub(crate) fn is_part(&self) -> bool {
-        matches!(self.block.source, Source::Part(_))
+    /// Whether they must not be written: those of a larger buffer, which others may read, and those of which something is known.
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self.block.source, Source::Part(_)) || self.spread.get().is_some()
     }
 
     /// Elements that are in main memory, in the format that is wanted.
@@ -463,7 +486,12 @@ impl CudaDevice {
     /// Room for elements; nothing is written there.
     pub(crate) fn buffer(self: &Arc<Self>, len: usize, format: Format) -> Result<CudaBuffer> {
         let block = self.working((len * format.size()) as u64)?;
-        Ok(CudaBuffer { block, len, format })
+        Ok(CudaBuffer {
+            block,
+            len,
+            format,
+            spread: OnceLock::new(),
+        })
     }
 
     /// Memory for the time of an operation; what was started with it may still run when it is dropped.
@@ -474,7 +502,12 @@ impl CudaDevice {
     /// Room for elements that outlive the step in which they are made.
     pub(crate) fn lasting(self: &Arc<Self>, len: usize, format: Format) -> Result<CudaBuffer> {
         let block = self.block_for(Purpose::Form, (len * format.size()) as u64)?;
-        Ok(CudaBuffer { block, len, format })
+        Ok(CudaBuffer {
+            block,
+            len,
+            format,
+            spread: OnceLock::new(),
+        })
     }
 
     /// Copies bytes of main memory to an address.

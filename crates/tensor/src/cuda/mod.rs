@@ -21,7 +21,7 @@ pub(crate) use device::{open, opened};
 pub(crate) use driver::Shape;
 pub(crate) use launch::{Args, Kernel, TensorMapSpec};
 pub use memory::allow_pinned_memory;
-pub(crate) use memory::{Block, CopyEnd, CudaBuffer, PinnedBytes, Scratch};
+pub(crate) use memory::{Block, CopyEnd, CudaBuffer, PinnedBytes, Scratch, Spread};
 pub use profile::KernelTime;
 pub(crate) use profile::work;
 pub(crate) use steps::aside;

@@ -29,12 +29,9 @@ const MOST: usize = 6;
 const CHUNK: u64 = 8 << 20;
 
 /// Kernels of a graph, by its number. A step has several, so that the first ones run while the code of the step goes on; they grow, so
-/// that the device begins soon and seldom waits between two. The first is that short because networks begin with a few layers for the noise level.
+/// that the device begins soon and seldom waits between two: the first kernels of a network are short, and there are enough of them in the first graph to last until the next one comes.
 fn most_kernels(segment: usize) -> usize {
-    match segment {
-        0 => 5,
-        _ => 8 << segment.min(5),
-    }
+    8 << segment.min(5)
 }
 
 /// Steps whose memory is known before they are noted.

@@ -29,6 +29,8 @@ pub struct After<'a> {
     pub add: Option<&'a Tensor>,
     /// (b, out), added to every position of an item before the activation, or (1, out) for all items.
     pub per_item: Option<&'a Tensor>,
+    /// Whether a group norm of the result follows: a GPU can leave what it needs with the result.
+    pub for_norm: bool,
 }
 
 /// A weight matrix in its storage format and a bias.
@@ -488,6 +490,7 @@ pub(super) fn with_sides(
         act: Act::None,
         add: sum.as_ref().or(first),
         per_item: after.per_item,
+        for_norm: early && after.for_norm,
     })?;
     if early {
         return Ok(result);
@@ -598,6 +601,7 @@ pub(super) fn with_cuda_finish<R>(
         act: after.act,
         act_from: 0,
         rows_per_item: rows_of_item(shape, items, after),
+        for_norm: after.for_norm,
     };
     body(x, finish)
 }

@@ -176,7 +176,12 @@ mod tests {
         let per_item = synthetic::value("p", &[2, 6], 1.0).unwrap();
         for act in [Act::None, Act::Gelu, Act::Silu] {
             for (add, per_item) in [(None, None), (Some(&add), Some(&per_item))] {
-                let after = After { act, add, per_item };
+                let after = After {
+                    act,
+                    add,
+                    per_item,
+                    for_norm: false,
+                };
                 let (one, two) = (
                     beside.forward_with(&x, after).unwrap(),
                     whole.forward_with(&x, after).unwrap(),

@@ -98,6 +98,7 @@ fn products_of_whole_numbers_are_as_on_the_processor() {
                     act: Act::GeluTanh,
                     add: Some(add),
                     per_item: None,
+                    ..After::default()
                 };
                 let expected = here.forward_with(&x_here, after(&add_here)).unwrap();
                 let found = there.forward_with(&x, after(&add));

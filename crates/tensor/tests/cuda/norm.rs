@@ -2,12 +2,12 @@
 
 use fresco_tensor::cuda::Format;
 use fresco_tensor::nn::{
-    Act, GroupNorm, LayerNorm, RmsNorm, add_gated, concat_channels, modulate, softmax_last, swiglu,
-    swiglu_halves,
+    Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Padding, RmsNorm, add_gated, concat_channels,
+    modulate, softmax_last, swiglu, swiglu_halves,
 };
-use fresco_tensor::{Device, Stored, Tensor};
+use fresco_tensor::{Device, Dtype, Stored, Tensor};
 
-use crate::compare::{FORMATS, Random, Report, gpu, milliseconds, on_both};
+use crate::compare::{FORMATS, Random, Report, gpu, is_tried, milliseconds, on_both};
 
 const ACTS: [Act; 7] = [
     Act::None,
@@ -21,6 +21,108 @@ const ACTS: [Act; 7] = [
 
 fn values(random: &mut Random, n: usize) -> Stored {
     Stored::from(&random.tensor(&[n]))
+}
+
+/// What products leave for a norm that follows must be of what they wrote, whatever their tiles are, and go with it.
+#[test]
+fn group_norm_after_products_is_as_on_the_processor() {
+    let Some(gpu) = gpu() else { return };
+    let mut report = Report::default();
+    let mut random = Random::new(23);
+    let mut known = 0;
+    for format in FORMATS {
+        let device = gpu.computing_only_in(format);
+        let dtype = match format {
+            Format::F32 => Dtype::F32,
+            Format::F16 => Dtype::F16,
+            Format::Bf16 => Dtype::Bf16,
+        };
+        // Items, height, width, channels of the input, of the result, of another result behind it (0 for none), size of kernels.
+        for [b, h, w, c, out, late, kernel] in [
+            [2, 64, 64, 320, 320, 0, 3],
+            [1, 64, 64, 320, 320, 320, 1],
+            [2, 64, 64, 64, 640, 320, 1],
+            [2, 32, 32, 640, 640, 0, 3],
+            [2, 32, 32, 64, 640, 320, 3],
+            [2, 32, 32, 640, 1280, 640, 1],
+            [2, 16, 16, 1280, 1280, 0, 3],
+            [2, 16, 16, 1280, 1280, 1280, 1],
+            [2, 8, 8, 1280, 1280, 0, 3],
+            [3, 16, 24, 128, 320, 0, 3],
+            [1, 24, 40, 128, 320, 320, 1],
+            [2, 13, 9, 64, 160, 0, 3],
+            [1, 16, 16, 64, 192, 0, 1],
+        ] {
+            if !is_tried(&gpu, b * h * w * c * (out + late) * kernel * kernel) {
+                continue;
+            }
+            let mut layer = |out: usize| {
+                let spread = 1.0 / ((c * kernel * kernel) as f32).sqrt();
+                let kernels = random.tensor(&[out, c, kernel, kernel]).mul_scalar(spread);
+                let kernels = Stored::from_f32(&kernels, dtype).unwrap();
+                // Channels of which some are far from zero.
+                let bias = random.tensor(&[out]).mul_scalar(3.0);
+                let bias = Stored::from(&bias);
+                let (x, _) = random.pair(&[b, h, w, c], &device);
+                let (add, _) = random.pair(&[b, h, w, out], &device);
+                let after = After {
+                    add: (random.below(2) == 0).then_some(&add),
+                    for_norm: true,
+                    ..After::default()
+                };
+                let made = if kernel == 1 {
+                    let layer = Linear::new(&kernels, Some(&bias), &device).unwrap();
+                    layer.forward_with(&x, after)
+                } else {
+                    let padding = Padding::Same(kernel / 2);
+                    let conv = Conv2d::new(&kernels, Some(&bias), 1, padding, &device);
+                    conv.unwrap().forward_with(&x, after)
+                };
+                made.unwrap()
+            };
+            let first = layer(out);
+            let second = (late > 0).then(|| layer(late));
+            let channels = out + late;
+            let (weight, bias) = (values(&mut random, channels), values(&mut random, channels));
+            let norm = GroupNorm::new(&weight, &bias, 32, 1e-5).unwrap();
+            let here = first.to(&Device::Cpu).unwrap();
+            let case = format!("{b}x{h}x{w}x{c} to {out} and {late}, {kernel}x{kernel}");
+            let act = random.one_of(&[Act::None, Act::Silu, Act::Gelu]);
+            let (expected, (found, kernels)) = if let Some(second) = &second {
+                let behind = second.to(&Device::Cpu).unwrap();
+                let both = concat_channels(&[&here, &behind]).unwrap();
+                let run = || norm.forward_of_two(&first, second, act);
+                (norm.forward(&both, act), device.profiled(run).unwrap())
+            } else {
+                let run = || norm.forward(&first, act).map(Some);
+                (norm.forward(&here, act), device.profiled(run).unwrap())
+            };
+            known += kernels
+                .iter()
+                .filter(|of| of.kernel.contains("group_known"))
+                .count();
+            let Some(found) = found.unwrap() else {
+                continue;
+            };
+            report.check(format, &case, Ok(found), &expected.unwrap());
+            // What is written in its place is not what was known.
+            if second.is_none() {
+                let halved = first.add(&first).unwrap();
+                let act = Act::None;
+                let twice = norm.forward(&here.add(&here).unwrap(), act).unwrap();
+                report.check(format, &case, norm.forward(&halved, act), &twice);
+                let owned = norm.forward_owned(first, Act::None).unwrap();
+                let again = norm
+                    .forward(&norm.forward(&here, act).unwrap(), act)
+                    .unwrap();
+                report.check(format, &case, norm.forward(&owned, act), &again);
+            }
+        }
+    }
+    println!("{known} after products that left their spread");
+    let on_hopper = gpu.gpu().is_some_and(|gpu| gpu.capability == (9, 0));
+    assert!(!on_hopper || known >= 8, "only {known}");
+    report.end("group norm after products");
 }
 
 #[test]

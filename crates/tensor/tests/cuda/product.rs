@@ -113,6 +113,7 @@ fn linear_layers_are_as_on_the_processor() {
                     act,
                     add: with_add.then_some(add),
                     per_item: with_item.then_some(item),
+                    for_norm: true,
                 };
                 let expected = here
                     .forward_with(&x_here, after(&add_here, &item_here))
@@ -401,6 +402,7 @@ fn convolutions_are_as_on_the_processor() {
                     act,
                     add: with.0.then_some(add),
                     per_item: with.1.then_some(item),
+                    for_norm: true,
                 };
                 let expected = here
                     .upsampled(&x_here, size, after(&add_here, &item_here))

@@ -217,6 +217,7 @@ fn layers_take_memory_where_they_are() {
         act: Act::Silu,
         add: Some(&elsewhere),
         per_item: None,
+        ..After::default()
     };
     let error = linear.forward_with(&x, after).unwrap_err();
     assert!(

@@ -285,6 +285,7 @@ fn what_follows_is_applied_in_order() {
                     act: *act,
                     add: Some(&add),
                     per_item: Some(&per_item),
+                    for_norm: true,
                 };
                 let got = layer.forward_with(&x, after).unwrap();
                 check(path, &format!("{act:?} {rows}"), &got, &want);

@@ -10,7 +10,7 @@ use fresco_tensor::nn::{
 use super::context::Keys;
 use super::time::{TimeResidual, TimeTransformer};
 use crate::denoise::hooks::{AttentionHooks, BlockInfo, BlockKind, CallInfo, Hooks};
-use crate::epilogue::plus;
+use crate::epilogue::{before_norm, plus};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
 
@@ -168,12 +168,12 @@ impl Residual {
             per_item: Some(&emb),
             ..After::default()
         };
-        let h = self.conv1.forward_with(h, time)?;
+        let h = self.conv1.forward_with(h, before_norm(time))?;
         let h = self.norm2.forward_owned(h, Act::Silu)?;
         let h = match beside {
-            Beside::Known(x) => self.conv2.forward_with(&h, plus(x))?,
+            Beside::Known(x) => self.conv2.forward_with(&h, before_norm(plus(x)))?,
             Beside::Later(layer, x, behind) => {
-                let after = After::default();
+                let after = before_norm(After::default());
                 let joined = self.conv2.forward_and(&h, layer, (x, behind), after)?;
                 if let Some(joined) = joined {
                     joined
@@ -182,7 +182,8 @@ impl Residual {
                         Some(behind) => layer.forward(&concat_channels(&[x, behind])?)?,
                         None => layer.forward(x)?,
                     };
-                    self.conv2.forward_with(&h, plus(&skipped))?
+                    let after = before_norm(plus(&skipped));
+                    self.conv2.forward_with(&h, after)?
                 }
             }
         };
@@ -405,6 +406,7 @@ impl Transformer {
         let x = pass.of_all(x)?;
         let map = seq.reshape(x.shape())?;
         drop(seq);
-        Ok(self.proj_out.forward_with(&map, plus(&x))?)
+        let after = before_norm(plus(&x));
+        Ok(self.proj_out.forward_with(&map, after)?)
     }
 }

@@ -11,6 +11,7 @@ use super::layers::{GROUPS, Pass, Residual, Transformer};
 use super::levels::{KnownLevels, Levels};
 use super::trunk::{Trunk, UNetLayer, level_layers};
 use crate::denoise::hooks::{AttentionHooks, BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
+use crate::epilogue::before_norm;
 use crate::error::Result;
 use crate::store::{Layout, Walk, WeightStore};
 
@@ -263,7 +264,7 @@ impl UNet {
                     Some(next) => (next.dim(1)?, next.dim(2)?),
                     None => (2 * rows, 2 * columns),
                 };
-                h = up.upsampled(&h, size, After::default())?;
+                h = up.upsampled(&h, size, before_norm(After::default()))?;
             }
         }
         let h = self.norm.forward_owned(h, Act::Silu)?;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Conv2d, Linear, concat_channels};
+use fresco_tensor::nn::{Act, After, Conv2d, Linear, concat_channels};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::{First, Stage, UNetConfig};
 use super::layers::{Pass, Residual, Transformer, TransformerShape};
 use crate::denoise::hooks::BlockKind;
-use crate::epilogue::then;
+use crate::epilogue::{before_norm, then};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
 use crate::transformer::sinusoid;
@@ -29,7 +29,7 @@ impl UNetLayer {
         number: usize,
     ) -> Result<Tensor> {
         match self {
-            Self::Conv(conv) => Ok(conv.forward(&x)?),
+            Self::Conv(conv) => Ok(conv.forward_with(&x, before_norm(After::default()))?),
             Self::Residual(block) => block.forward(x, pass),
             Self::Transformer(block) => block.forward(x, pass, kind, number),
         }

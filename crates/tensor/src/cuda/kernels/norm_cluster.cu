@@ -141,3 +141,72 @@ KERNEL(group_1, 1)
 KERNEL(group_2, 2)
 KERNEL(group_4, 4)
 KERNEL(group_8, 8)
+
+// The same where the products that made the channels left the sums and the sums of squares of every UNIT of them, for `parts` of the pixels each (staged.cuh): they are added, and nobody waits for others.
+// A thread has the same 16 bytes of up to KNOWN pixels, which it asks for first. Shared memory: 8 bytes for each group. Threads are whole warps.
+constexpr int UNIT = 10, KNOWN = 8;
+extern "C" __global__ void __launch_bounds__(384, 1) group_known(const Store* x, const Store* x1, int early, const float2* known, int parts, const float2* known1, int parts1, const float* weight, const float* bias, Store* y,
+    int pixels, int channels, int width, int per_block, float eps, int act) {
+  extern __shared__ float2 stats[];   // mean, 1 / deviation
+  const int tid = threadIdx.x, threads = blockDim.x, vectors = channels / 8, lines = threads / vectors, line = tid / vectors, column = tid - line * vectors, item = blockIdx.y;
+  const int late = channels - early, units = early / UNIT, units1 = late / UNIT, groups = channels / width, each = width / UNIT;
+  const bool is = column * 8 < early;
+  const int pitch = is ? early : late;
+  const Store* source = (is ? x : x1) + (i64)item * pixels * pitch + (is ? column * 8 : column * 8 - early);
+  const int from = blockIdx.x * per_block + line, to = line < lines ? min(pixels, (int)(blockIdx.x + 1) * per_block) : 0;
+  after_others();
+  uint4 v[KNOWN];
+#pragma unroll
+  for (int k = 0; k < KNOWN; k++) {
+    int p = from + k * lines;
+    v[k] = make_uint4(0, 0, 0, 0);
+    if (p < to) v[k] = *(const uint4*)(source + (i64)p * pitch);
+  }
+  // Eight threads for a group, all of a warp for four of them.
+#pragma unroll 1
+  for (int g0 = 0; g0 < groups; g0 += threads >> 3) {
+    const int g = g0 + (tid >> 3), unit = g * each;
+    float2 sum = make_float2(0.f, 0.f);
+    auto add = [&](const float2* from, int parts, int units, int first, int last) {
+#pragma unroll 4
+      for (int p = tid & 7; p < parts; p += 8)
+        for (int u = first; u < last; u++) { float2 t = from[p * units + u]; sum.x += t.x; sum.y += t.y; }
+    };
+    if (g < groups) {
+      add(known + (i64)item * parts * units, parts, units, unit, min(unit + each, units));
+      add(known1 + (i64)item * parts1 * units1, parts1, units1, max(unit - units, 0), unit + each - units);
+    }
+#pragma unroll
+    for (int o = 4; o; o >>= 1) { sum.x += shxf(sum.x, o); sum.y += shxf(sum.y, o); }
+    float share = 1.f / ((float)pixels * width), mean = sum.x * share;
+    if (g < groups && (tid & 7) == 0) stats[g] = make_float2(mean, rsqrtf(fmaxf(sum.y * share - mean * mean, 0.f) + eps));
+  }
+  __syncthreads();
+  if (line >= lines) return;
+  float factor[8], offset[8];
+  const float4* w = (const float4*)(weight + column * 8);
+  const float4* b = (const float4*)(bias + column * 8);
+  *(float4*)factor = w[0]; *(float4*)(factor + 4) = w[1];
+  *(float4*)offset = b[0]; *(float4*)(offset + 4) = b[1];
+#pragma unroll
+  for (int i = 0; i < 8; i++) {
+    float2 t = stats[(column * 8 + i) / width];
+    factor[i] *= t.y;
+    offset[i] -= t.x * factor[i];
+  }
+  uint4* target = (uint4*)(y + (i64)item * pixels * channels) + column;
+#pragma unroll
+  for (int k = 0; k < KNOWN; k++) {
+    int p = from + k * lines;
+    if (p >= to) break;
+    float f[8];
+    unpack16<TY>(v[k], f);
+#pragma unroll
+    for (int i = 0; i < 8; i++) f[i] = f[i] * factor[i] + offset[i];
+    if (act == ACT_SILU) {
+#pragma unroll
+      for (int i = 0; i < 8; i++) f[i] = sigmoid_times(f[i], 1.f);
+    }
+    target[(i64)p * vectors] = pack16<TY>(f);
+  }
+}

@@ -7,7 +7,7 @@
 // One block = one producer warp group (bulk copies) and two consumers (64 rows each); tile 128 x BN, 64 channels a step, ST stages, persistent grid.
 // The first `full_tiles` tiles are whole. The others are cut in `parts` along K, so that the last wave is full too: those parts leave f32 sums
 // in `sums`, (tile, part, 128, BN), and product_finish.cu adds them in order. Where there are few tiles at all, a cluster of blocks makes each: every block has
-// a part of K, and finishes a part of the rows with the sums of all, added in order.
+// a part of K, and finishes a part of the rows with the sums of all, added in order; `sums` is then where sums of columns go, if they are wanted (staged.cuh).
 #include "product_feed.cuh"
 #include "staged.cuh"
 #ifdef OPERAND
@@ -256,9 +256,11 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
       if (STAGED) {
         Staged<BN>::keep(staged, acc, lr, q);
         added.keep(tid - 128);
+        constexpr bool TELLS = STAGED && BN % UNIT == 0;
+        const u32 left = TELLS && sums && plain ? staged : 0;
         if (CLUSTER > 1) {
           cluster_sync();
-          finish_pieces<T, BN, MOST>(after, added, residual, plain, tile, pieces, n, [&](int r, int piece, float (&x)[8]) {
+          finish_pieces<T, BN, MOST>(after, added, residual, plain, tile, pieces, n, left, [&](int r, int piece, float (&x)[8]) {
             float y[SHARES][8];
 #pragma unroll
             for (int p = 0; p < SHARES; p++) Staged<BN>::read_from(staged, p, r, piece, y[p]);
@@ -269,12 +271,16 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
               for (int p = 1; p < SHARES; p++) x[e] += y[p][e];
             }
           });
-          // Nobody ends while others read its sums.
-          cluster_sync();
         } else {
           bar_sync(1, 256);
-          finish_pieces<T, BN, MOST>(after, added, residual, plain, tile, pieces, n, [&](int r, int piece, float (&x)[8]) { Staged<BN>::read(staged, r, piece, x); });
+          finish_pieces<T, BN, MOST>(after, added, residual, plain, tile, pieces, n, left, [&](int r, int piece, float (&x)[8]) { Staged<BN>::read(staged, r, piece, x); });
         }
+        // The stages have been read, and are room for it.
+        if constexpr (TELLS) {
+          if (left) add_columns<BN>(left, reinterpret_cast<float4*>(raw), rank * ALL / SHARES, (rank + 1) * ALL / SHARES, tid - 128, (float2*)sums + ((i64)mi * SHARES + rank) * (n / UNIT) + tile.c0 / UNIT);
+        }
+        // Nobody ends while others read its sums.
+        if (CLUSTER > 1) cluster_sync();
         continue;
       }
       look();

@@ -25,6 +25,12 @@ template <int BN> struct Staged {
       asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x[4 * h]), "=f"(x[4 * h + 1]), "=f"(x[4 * h + 2]), "=f"(x[4 * h + 3]) : "r"(base + place(row, piece, h)) : "memory");
     }
   }
+  DI static void write(u32 base, int row, int piece, const float (&x)[8]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(base + place(row, piece, h)), "f"(x[4 * h]), "f"(x[4 * h + 1]), "f"(x[4 * h + 2]), "f"(x[4 * h + 3]) : "memory");
+    }
+  }
   // The same in another block of the cluster.
   DI static void read_from(u32 base, u32 rank, int row, int piece, float (&x)[8]) {
     u32 there;
@@ -108,8 +114,9 @@ template <int PIECES, int MOST> DI void ask_residuals(uint4 (&v)[MOST], const Af
   }
 }
 
-// Finishes a thread's pieces, of which `sums(row, piece, x)` gives the sums. Residuals were asked for if there are any and nothing else is to be done (`plain`).
-template <class T, int BN, int MOST, class Sums> DI void finish_pieces(const After<u16>& f, const Added<BN>& added, const uint4 (&residual)[MOST], bool plain, const Tile& tile, const Pieces& p, int n, Sums sums) {
+// Finishes a thread's pieces, of which `sums(row, piece, x)` gives the sums. Residuals were asked for if there are any and nothing else is to be done (`plain`). What is written is left in the place
+// of its sums then, where that is given.
+template <class T, int BN, int MOST, class Sums> DI void finish_pieces(const After<u16>& f, const Added<BN>& added, const uint4 (&residual)[MOST], bool plain, const Tile& tile, const Pieces& p, int n, u32 left, Sums sums) {
   constexpr int PIECES = BN / 8;
   if (plain) {
 #pragma unroll
@@ -128,6 +135,7 @@ template <class T, int BN, int MOST, class Sums> DI void finish_pieces(const Aft
           for (int e = 0; e < 4; e++) { x[2 * e] += T::lo(v[e]); x[2 * e + 1] += T::hi(v[e]); }
         }
         if (ok && c < n) *(uint4*)(f.out + row * n + c) = make_uint4(T::pack(x[0], x[1]), T::pack(x[2], x[3]), T::pack(x[4], x[5]), T::pack(x[6], x[7]));
+        if (left) Staged<BN>::write(left, r, piece, x);
       }
     }
     return;
@@ -145,4 +153,54 @@ template <class T, int BN, int MOST, class Sums> DI void finish_pieces(const Aft
     added.add(x, row, piece);
     if (ok && c < n) finish8<T>(rest, x, row, c, n);
   }
+}
+
+// For a group norm that follows: the sum and the sum of the squares of every UNIT columns of what a block has written and left at `left`, pieces `from` to `to`, in a fixed order. All rows and columns of
+// the tile are there. (Sums of squares about zero lose what sixteen bits have lost already: f32 has thirteen digits more.) Loops are not unrolled: see above.
+// `room`: shared memory for 16 bytes for each of the 256 threads.
+constexpr int UNIT = 10;
+template <int BN> DI void add_columns(u32 left, float4* room, int from, int to, int thread, float2* sums) {
+  constexpr int PIECES = BN / 8, ROWS = 256 / PIECES, UNITS = BN / UNIT, LANES = UNITS <= 8 ? 32 : 16;
+  static_assert(UNITS * LANES <= 256 && UNIT > 8, "all units at once; eight columns are of two at most");
+  bar_sync(1, 256);
+  const int line = thread / PIECES, piece = thread - line * PIECES;
+  if (line < ROWS) {
+    // The columns of a piece are of one unit, or the last of them of the next.
+    const int split = min(8, (piece * 8 / UNIT + 1) * UNIT - piece * 8);
+    float s[8], q[8];
+#pragma unroll
+    for (int e = 0; e < 8; e++) s[e] = q[e] = 0.f;
+#pragma unroll 1
+    for (int r = from / PIECES + line; r * PIECES + piece < to; r += ROWS) {
+      if (r * PIECES + piece < from) continue;
+      float x[8];
+      Staged<BN>::read(left, r, piece, x);
+#pragma unroll
+      for (int e = 0; e < 8; e++) { s[e] += x[e]; q[e] += x[e] * x[e]; }
+    }
+    float4 v = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+      bool near = e < split;
+      v.x += near ? s[e] : 0.f; v.y += near ? q[e] : 0.f;
+      v.z += near ? 0.f : s[e]; v.w += near ? 0.f : q[e];
+    }
+    room[thread] = v;
+  }
+  bar_sync(1, 256);
+  const int unit = thread / LANES, lane = thread % LANES, first = unit * UNIT / 8, last = (unit * UNIT + UNIT - 1) / 8;
+  if (unit >= UNITS) return;
+  float2 all = make_float2(0.f, 0.f);
+#pragma unroll 1
+  for (int i = lane; i < ROWS * 3; i += LANES) {
+    int line = i / 3, piece = first + i - line * 3;
+    if (piece <= last) {
+      float4 t = room[line * PIECES + piece];
+      bool near = piece * 8 / UNIT == unit;
+      all.x += near ? t.x : t.z; all.y += near ? t.y : t.w;
+    }
+  }
+#pragma unroll
+  for (int o = LANES / 2; o; o >>= 1) { all.x += shxf(all.x, o); all.y += shxf(all.y, o); }
+  if (lane == 0) sums[unit] = all;
 }

@@ -1,5 +1,6 @@
 //! Normalisation and softmax of rows on a GPU.
 
+use super::product::UNIT;
 use crate::cuda::{Args, CudaBuffer, Format, Kernel, Shape, work};
 use crate::error::{Result, TensorError};
 use crate::nn::Act;
@@ -85,7 +86,10 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     if !fits {
         return group_norm_any(x, out, of);
     }
-    if group_norm_in_clusters(x, None, out, of)? || group_norm_whole(x, out, of)? {
+    if group_norm_known(x, None, out, of)?
+        || group_norm_in_clusters(x, None, out, of)?
+        || group_norm_whole(x, out, of)?
+    {
         return Ok(());
     }
     group_norm_in_passes(x, None, out, of)
@@ -162,6 +166,75 @@ fn group_norm_in_passes(
     };
     let shared = 8 * of.groups as u32;
     device.launch(kernel(format, name), grid, threads, shared, &args)
+}
+
+/// Of `group_known` in norm_cluster.cu: threads of a block, and most of them, and vectors of one.
+const KNOWN_THREADS: usize = 256;
+const MOST_KNOWN_THREADS: usize = 384;
+const KNOWN_VECTORS: usize = 8;
+
+/// The same where the products that made the channels left sums of them; `false` where they did not.
+fn group_norm_known(
+    x: &CudaBuffer,
+    behind: Option<&CudaBuffer>,
+    out: &CudaBuffer,
+    of: GroupNormSpec,
+) -> Result<bool> {
+    let (device, format) = (x.device(), x.format());
+    let Some(first) = x.spread() else {
+        return Ok(false);
+    };
+    let second = match behind.map(CudaBuffer::spread) {
+        Some(Some(second)) => Some(second),
+        Some(None) => return Ok(false),
+        None => None,
+    };
+    let late = second.map_or(0, |second| second.channels);
+    let width = of.channels / of.groups;
+    let fits = first.channels + late == of.channels
+        && width.is_multiple_of(UNIT)
+        && of.pixels.is_multiple_of(128)
+        && format != Format::F32
+        && matches!(of.act, Act::None | Act::Silu);
+    let vectors = of.channels / lanes(format);
+    let lines = (KNOWN_THREADS / vectors).max(1);
+    let threads = (vectors * lines).next_multiple_of(32);
+    let parts = [Some(first), second]
+        .map(|spread| spread.map_or(0, |spread| of.pixels / 128 * spread.shares));
+    if !fits || threads > MOST_KNOWN_THREADS {
+        return Ok(false);
+    }
+    // Two blocks for each multiprocessor, with as many pixels for a thread as it has room for.
+    let wanted = 2 * device.multiprocessors() as usize;
+    let each = (of.items * of.pixels).div_ceil(wanted * lines);
+    let per_block = lines * each.clamp(1, KNOWN_VECTORS);
+    let args = Args::new()
+        .pointer(x.address())
+        .pointer(behind.map_or(0, CudaBuffer::address))
+        .int(int(first.channels)?)
+        .pointer(first.numbers.address())
+        .int(int(parts[0])?)
+        .pointer(second.map_or(0, |second| second.numbers.address()))
+        .int(int(parts[1])?)
+        .pointer(of.weight)
+        .pointer(of.bias)
+        .pointer(out.address())
+        .int(int(of.pixels)?)
+        .int(int(of.channels)?)
+        .int(int(width)?)
+        .int(int(per_block)?)
+        .float(of.eps)
+        .int(act_number(of.act));
+    let kernel = Kernel {
+        module: "norm_cluster",
+        format,
+        name: "group_known",
+    };
+    let grid = [blocks(of.pixels.div_ceil(per_block))?, of.items as u32, 1];
+    work(0.0, (2 * out.len() * format.size()) as f64);
+    let shared = 8 * of.groups as u32;
+    device.launch(kernel, grid, threads as u32, shared, &args)?;
+    Ok(true)
 }
 
 /// Threads of a block of `norm_cluster.cu`, and most vectors of a pixel, and groups, that one has.
@@ -312,7 +385,9 @@ pub(crate) fn group_norm_of_two(
     if !fits {
         return Ok(false);
     }
-    if !group_norm_in_clusters(x, Some(behind), out, of)? {
+    if !group_norm_known(x, Some(behind), out, of)?
+        && !group_norm_in_clusters(x, Some(behind), out, of)?
+    {
         group_norm_in_passes(x, Some(behind), out, of)?;
     }
     Ok(true)

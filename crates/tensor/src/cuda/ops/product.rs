@@ -19,7 +19,7 @@ mod hopper;
 
 use bytes::Input;
 pub(crate) use few::{MOST_ROWS, few_rows};
-pub(crate) use hopper::{conv_and_more, each};
+pub(crate) use hopper::{UNIT, conv_and_more, each};
 
 const OP: &str = "product";
 
@@ -45,6 +45,8 @@ pub(crate) struct Finish<'a> {
     pub(crate) act_from: usize,
     /// Rows of the result that an item has.
     pub(crate) rows_per_item: usize,
+    /// Whether a group norm follows, for which the mean and the spread of the result are left with it where that costs little.
+    pub(crate) for_norm: bool,
 }
 
 /// What happens to the input of a layer first.

@@ -6,9 +6,12 @@ use super::super::plan::{
 };
 use super::super::weights::{self, Elements, Operand};
 use super::{Behind, Finish, More, Other, Product, Treatment, Window, has_tensor_cores};
-use crate::cuda::{Args, CudaBuffer, CudaValue, Format, TensorMapSpec};
+use crate::cuda::{Args, CudaBuffer, CudaValue, Format, Spread, TensorMapSpec};
 use crate::error::Result;
 use crate::nn::Act;
+
+/// Channels whose mean and spread are told together: as in staged.cuh.
+pub(crate) const UNIT: usize = 10;
 
 /// Steps of 64 channels along K of tiles that are made by turns.
 const MOST_STEPS_BY_TURNS: usize = 60;
@@ -258,7 +261,9 @@ impl Product<'_> {
         }))
         .int(more_steps as i32)
         .int(early.div_ceil(64) as i32);
-        let args = Self::cut_arguments(args, &cut, sums.as_ref());
+        let spread = self.spread(&cut, &boxes)?;
+        let known = spread.as_ref().map(|spread| &spread.numbers);
+        let args = Self::cut_arguments(args, &cut, sums.as_ref().or(known));
         let (module, args) = match self.bytes.map(|by| by.operand) {
             None if turns => ("product_turns", self.others(args, cut.width)),
             None => ("product_hopper", self.others(args, cut.width)),
@@ -274,7 +279,35 @@ impl Product<'_> {
         let kernel = self.kernel(module, name);
         self.tell_work();
         self.device.launch(kernel, grid, 384, shared, &args)?;
+        if let Some(spread) = spread {
+            out.set_spread(spread);
+        }
         self.add_parts(&cut, boxes, 16, sums.as_ref(), out)
+    }
+
+    /// Room for what a group norm wants to know of the result, where blocks of one tile can tell: of whole tiles, each of pixels of one picture.
+    fn spread(&self, cut: &Cut, boxes: &Boxes) -> Result<Option<Spread>> {
+        let Work::Once(shares) = cut.work else {
+            return Ok(None);
+        };
+        let f = &self.finish;
+        let [width, height, _] = boxes.sizes();
+        let whole = width.is_multiple_of(1 << boxes.wlog)
+            && height.is_multiple_of(1 << boxes.hlog)
+            && boxes.deep() == 1
+            && !self.doubled
+            && self.columns.is_multiple_of(cut.width)
+            && cut.width.is_multiple_of(UNIT);
+        let plain = f.act == Act::None && f.gate.is_none() && self.others.is_empty();
+        if !f.for_norm || !whole || !plain {
+            return Ok(None);
+        }
+        let numbers = boxes.tiles() * shares * (self.columns / UNIT);
+        Ok(Some(Spread {
+            numbers: self.device.scratch(8 * numbers)?,
+            channels: self.columns,
+            shares,
+        }))
     }
 
     /// Whether tiles are made by turns: where there are many, and nothing but sums after them. In long sums the ends of tiles hardly count,
