@@ -157,7 +157,9 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
   constexpr int SHARES = STAGED ? CLUSTER : 1;
   extern __shared__ unsigned char raw[];
   u32 base = (smem_u32(raw) + 1023) & ~1023u;
-  u32 staged = base + Ring<BN, ST>::BYTES, barriers = staged + (STAGED ? Staged<BN>::BYTES : 0);
+  // Sums take the place of the stages, which have been read then.
+  u32 staged = base, barriers = base + Ring<BN, ST>::BYTES;
+  static_assert(!STAGED || Staged<BN>::BYTES + 4096 <= Ring<BN, ST>::BYTES, "stages are room for sums, and for what is made of them");
   const Ring<BN, ST> ring = { base, barriers, barriers + 8 * ST };
   int tid = threadIdx.x, wg = tid >> 7;
   if (tid == 0) {
@@ -176,7 +178,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
   auto turn_at = [&](int t) { return STAGED ? Turn { t, rank, rank * kt / SHARES, (rank + 1) * kt / SHARES } : turn_of(t, whole, parts, kt); };
 
   if (wg == 0) {
-    if (CLUSTER > 1) reg_dec<56>(); else reg_dec<40>();
+    if (!STAGED) reg_dec<40>();
     if (tid == 0) {
       Stage at = { 0, 1 };
       for (int t = start; t < total; t += stride) {
@@ -191,7 +193,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
     }
     if (CLUSTER > 1) { __syncwarp(); cluster_sync(); cluster_sync(); }
   } else {
-    if (CLUSTER > 1) reg_inc<224>(); else reg_inc<232>();
+    if (!STAGED) reg_inc<232>();
     int cw = wg - 1, lane = tid & 31, warp = (tid >> 5) & 3, q = lane & 3;
     Stage at = { 0, 0 };
     typename WG<E, BN>::Sum sum[NACC];
@@ -212,6 +214,8 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
       constexpr int PIECES = Staged<BN>::PIECES, ALL = 128 * PIECES, MOST = SHARES > 1 ? ((ALL + SHARES - 1) / SHARES + 255) / 256 : Staged<BN>::EACH;
       Pieces pieces = { (cw * 4 + warp) * 16 * PIECES + lane, 32, (cw * 4 + warp + 1) * 16 * PIECES };
       if (CLUSTER > 1) pieces = { rank * ALL / SHARES + tid - 128, 256, (rank + 1) * ALL / SHARES };
+      // What there are registers for before the sums are made; the others are asked for when those have gone.
+      constexpr int EARLY = MOST < 6 ? MOST : 6;
       uint4 residual[MOST];
       Added<BN> added = { barriers + 16 * ST };
       bool plain = false;
@@ -220,7 +224,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         after_others();
         added.template ask<T>(after, boxes, tile.x0, tile.y0, tile.z0, tile.phase, tile.c0, n, tid - 128);
         plain = !after.act && !after.gate && (n & 7) == 0 && added.all;
-        if (plain && after.residual) ask_residuals<PIECES, MOST>(residual, after, tile, pieces, n);
+        if (plain && after.residual) ask_residuals<PIECES, 0, EARLY>(residual, after, tile, pieces, n);
       }
 #pragma unroll
       for (int i = 0; i < NACC; i++) sum[i] = 0;
@@ -254,7 +258,11 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         continue;
       }
       if (STAGED) {
+        // Where pieces are is worked out again: it would take registers all the while.
+        asm volatile("" : "+r"(pieces.first));
+        bar_sync(1, 256);
         Staged<BN>::keep(staged, acc, lr, q);
+        if (plain && after.residual) ask_residuals<PIECES, EARLY, MOST>(residual, after, tile, pieces, n);
         added.keep(tid - 128);
         constexpr bool TELLS = STAGED && BN % UNIT == 0;
         const u32 left = TELLS && sums && plain ? staged : 0;
@@ -275,9 +283,9 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
           bar_sync(1, 256);
           finish_pieces<T, BN, MOST>(after, added, residual, plain, tile, pieces, n, left, [&](int r, int piece, float (&x)[8]) { Staged<BN>::read(staged, r, piece, x); });
         }
-        // The stages have been read, and are room for it.
         if constexpr (TELLS) {
-          if (left) add_columns<BN>(left, reinterpret_cast<float4*>(raw), rank * ALL / SHARES, (rank + 1) * ALL / SHARES, tid - 128, (float2*)sums + ((i64)mi * SHARES + rank) * (n / UNIT) + tile.c0 / UNIT);
+          float4* room = reinterpret_cast<float4*>(raw + (base - smem_u32(raw)) + Staged<BN>::BYTES);
+          if (left) add_columns<BN>(left, room, rank * ALL / SHARES, (rank + 1) * ALL / SHARES, tid - 128, (float2*)sums + ((i64)mi * SHARES + rank) * (n / UNIT) + tile.c0 / UNIT);
         }
         // Nobody ends while others read its sums.
         if (CLUSTER > 1) cluster_sync();
@@ -334,28 +342,28 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
   }
 }
 
-#define KERNEL(name, BN, ST, GEGLU, CLUSTER, ...) extern "C" __global__ void __VA_ARGS__ __launch_bounds__(384, 1) name(const __grid_constant__ TMap ta, const __grid_constant__ TMap ta1, const __grid_constant__ TMap tb, const __grid_constant__ TMap tb1, const __grid_constant__ TMap tb2, \
+#define KERNEL(name, BN, ST, GEGLU, CLUSTER, ...) extern "C" __global__ void __VA_ARGS__ name(const __grid_constant__ TMap ta, const __grid_constant__ TMap ta1, const __grid_constant__ TMap tb, const __grid_constant__ TMap tb1, const __grid_constant__ TMap tb2, \
     PRODUCT_PARAMETERS, MORE_PARAMETERS) { \
   PRODUCT_VALUES \
   MORE_VALUES \
   product<TY, OPERAND, BN, ST, GEGLU, CLUSTER>(ta, ta1, tb, tb1, tb2, after, others, by, N, boxes, window, full_tiles, parts, sums); \
 }
-#define ONE_TILE(name, BN, ST) KERNEL(name, BN, ST, 0, 1)
-#define IN_CLUSTERS(name, BN, ST, CLUSTER) KERNEL(name, BN, ST, 0, CLUSTER, __cluster_dims__(CLUSTER, 1, 1))
+#define ONE_TILE(name, BN, ST) KERNEL(name, BN, ST, 0, 1, __maxnreg__(BN > 80 ? 152 : 128))
+#define IN_CLUSTERS(name, BN, ST, CLUSTER) KERNEL(name, BN, ST, 0, CLUSTER, __cluster_dims__(CLUSTER, 1, 1) __maxnreg__(BN > 80 ? 144 : 128))
 // The sizes are known to cuda/ops/product/hopper.rs.
 #ifdef HALVES
-KERNEL(product_64, 64, 8, 0, 0)
-KERNEL(product_160, 160, 5, 0, 0)
+KERNEL(product_64, 64, 8, 0, 0, __launch_bounds__(384, 1))
+KERNEL(product_160, 160, 5, 0, 0, __launch_bounds__(384, 1))
 ONE_TILE(product_64_once, 64, 8)
 ONE_TILE(product_80_once, 80, 6)
-ONE_TILE(product_160_once, 160, 4)
+ONE_TILE(product_160_once, 160, 5)
 IN_CLUSTERS(product_64_of_2, 64, 8, 2)
 IN_CLUSTERS(product_64_of_5, 64, 8, 5)
 IN_CLUSTERS(product_80_of_2, 80, 6, 2)
-IN_CLUSTERS(product_160_of_2, 160, 4, 2)
-IN_CLUSTERS(product_160_of_3, 160, 4, 3)
+IN_CLUSTERS(product_160_of_2, 160, 5, 2)
+IN_CLUSTERS(product_160_of_3, 160, 5, 3)
 #endif
-KERNEL(product_128, 128, 6, 0, 0)
-KERNEL(product_256, 256, 4, 0, 0)
-KERNEL(geglu_128, 128, 6, 1, 0)
-KERNEL(geglu_256, 256, 4, 1, 0)
+KERNEL(product_128, 128, 6, 0, 0, __launch_bounds__(384, 1))
+KERNEL(product_256, 256, 4, 0, 0, __launch_bounds__(384, 1))
+KERNEL(geglu_128, 128, 6, 1, 0, __launch_bounds__(384, 1))
+KERNEL(geglu_256, 256, 4, 1, 0, __launch_bounds__(384, 1))

@@ -101,10 +101,10 @@ struct Pieces { int first, step, end; };
 // Where a tile is.
 struct Tile { Boxes boxes; int x0, y0, z0, phase, c0; };
 
-// Residuals of a thread's pieces. They stay on their way until somebody needs them.
-template <int PIECES, int MOST> DI void ask_residuals(uint4 (&v)[MOST], const After<u16>& f, const Tile& tile, const Pieces& p, int n) {
+// Residuals of a thread's pieces, `FROM` to `TO`. They stay on their way until somebody needs them.
+template <int PIECES, int FROM, int TO, int MOST> DI void ask_residuals(uint4 (&v)[MOST], const After<u16>& f, const Tile& tile, const Pieces& p, int n) {
 #pragma unroll
-  for (int k = 0; k < MOST; k++) {
+  for (int k = FROM; k < TO; k++) {
     int i = p.first + k * p.step, r = i / PIECES, c = tile.c0 + (i - r * PIECES) * 8;
     bool ok;
     i64 row = box_row(tile.boxes, tile.x0, tile.y0, tile.z0, tile.phase, r, ok);

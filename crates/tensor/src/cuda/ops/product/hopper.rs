@@ -352,21 +352,21 @@ impl Product<'_> {
             (Work::Loop, _) => ("product_256", 4),
             (Work::Once(1), 64) => ("product_64_once", 8),
             (Work::Once(1), 80) => ("product_80_once", 6),
-            (Work::Once(1), _) => ("product_160_once", 4),
+            (Work::Once(1), _) => ("product_160_once", 5),
             (Work::Once(2), 64) => ("product_64_of_2", 8),
             (Work::Once(_), 64) => ("product_64_of_5", 8),
             (Work::Once(_), 80) => ("product_80_of_2", 6),
-            (Work::Once(2), _) => ("product_160_of_2", 4),
-            (Work::Once(_), _) => ("product_160_of_3", 4),
+            (Work::Once(2), _) => ("product_160_of_2", 5),
+            (Work::Once(_), _) => ("product_160_of_3", 5),
         };
         let width = cut.width as u32;
         let ring = stages * (16384 + width * 128) + 16 * stages + 1024;
-        // Sums of the rows of a tile, and what is added to its columns.
-        let staged = match cut.work {
+        // What is added to columns; sums of the rows of a tile take the place of its stages.
+        let added = match cut.work {
             Work::Loop => 0,
-            Work::Once(_) => 128 * width.next_multiple_of(32) * 4 + 2 * width * 4,
+            Work::Once(_) => 2 * width * 4,
         };
-        (name, ring + staged)
+        (name, ring + added)
     }
 
     /// The input as (channels, x, half of y, y, frame): with stride 2 pairs of pixels are one of twice the channels.
