@@ -564,6 +564,35 @@ mod tests {
     }
 
     #[test]
+    fn pieces_are_rows_of_what_lies_there() {
+        let t = ramp(&[2, 3]);
+        let found = t.pieces(&[(0, 2), (3, 1), (6, 0)]).unwrap();
+        let [first, second, none] = &found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!((first.shape(), first.data()), (&[1, 2][..], &[0., 1.][..]));
+        assert_eq!((second.shape(), second.data()), (&[1, 1][..], &[3.][..]));
+        assert_eq!(none.shape(), [1, 0]);
+        for wrong in [(0, 7), (6, 1), (7, 0), (1, usize::MAX)] {
+            assert!(t.pieces(&[wrong]).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_repeats_is_seen_bit_by_bit() {
+        let t = |values: &[f32]| Tensor::from_slice(values);
+        assert!(t(&[1., 2., 1., 2., 1., 2.]).repeats_after(2));
+        assert!(!t(&[1., 2., 1., 2., 1., 3.]).repeats_after(2));
+        assert!(!t(&[0., -0.]).repeats_after(1));
+        assert!(t(&[f32::NAN; 4]).repeats_after(1));
+        assert!(t(&[1., 2.]).repeats_after(2) && !t(&[1., 2.]).repeats_after(3));
+        let mut long: Vec<f32> = (0..5000).map(|i| (i % 2500) as f32).collect();
+        assert!(t(&long).repeats_after(2500));
+        long[4999] = 0.5;
+        assert!(!t(&long).repeats_after(2500));
+    }
+
+    #[test]
     fn repeating() {
         let t = ramp(&[2, 2]);
         check(
