@@ -19,7 +19,7 @@ pub fn then(act: Act) -> After<'static> {
     }
 }
 
-/// The same before a group norm.
+/// What follows a layer, where a group norm comes next: a GPU leaves sums for it.
 pub fn before_norm(after: After<'_>) -> After<'_> {
     After {
         for_norm: true,

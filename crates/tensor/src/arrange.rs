@@ -319,7 +319,26 @@ impl Tensor {
             .collect()
     }
 
-    /// Parts of the elements, by their start and size, each as one row. On a GPU those that begin at multiples of 256 bytes stay where they are, and all elements with them
+    /// The elements of tensors as one row, and where those of each are: [`Self::pieces`] finds them in place there.
+    pub fn in_one_row(tensors: &[&Self]) -> Result<(Self, Vec<(usize, usize)>)> {
+        // Of the smallest elements, so many begin where a GPU lets a part begin.
+        const APART: usize = 128;
+        let (mut rows, mut places, mut start) = (Vec::new(), Vec::new(), 0);
+        for tensor in tensors {
+            let len = tensor.len();
+            let missing = len.next_multiple_of(APART) - len;
+            rows.push(tensor.reshape([1, len])?);
+            if missing > 0 {
+                rows.push(Self::zeros([1, missing])?.to(&tensor.device())?);
+            }
+            places.push((start, len));
+            start += len + missing;
+        }
+        let all = Self::cat(&rows.iter().collect::<Vec<_>>(), 1)?;
+        Ok((all, places))
+    }
+
+    /// Parts of the elements, by their start and size, each as one row. On a GPU those of [`Self::in_one_row`] stay where they are, and all elements with them
     /// as long as one part is needed: unlike [`Self::narrow`], which does not let a small part keep a large whole.
     pub fn pieces(&self, places: &[(usize, usize)]) -> Result<Vec<Self>> {
         let flat = self.reshape([1, self.len()])?;
@@ -576,6 +595,12 @@ mod tests {
         for wrong in [(0, 7), (6, 1), (7, 0), (1, usize::MAX)] {
             assert!(t.pieces(&[wrong]).is_err(), "{wrong:?}");
         }
+        let all = [ramp(&[2, 3]), ramp(&[128]), ramp(&[1, 200])];
+        let (row, places) = Tensor::in_one_row(&all.iter().collect::<Vec<_>>()).unwrap();
+        let found = row.pieces(&places).unwrap();
+        let values = |list: &[Tensor]| list.iter().map(|t| t.data().to_vec()).collect::<Vec<_>>();
+        assert_eq!(values(&found), values(&all));
+        assert!(Tensor::in_one_row(&[]).is_err());
     }
 
     #[test]

@@ -257,14 +257,15 @@ impl Linear {
     }
 
     /// Whether [`Self::forward_few`] is for these layers on a device.
-    pub fn few_on_gpu(layers: &[&Self], device: &Device) -> bool {
+    pub fn few_on_gpu<'a>(layers: impl IntoIterator<Item = &'a Self>, device: &Device) -> bool {
         let Device::Cuda(handle) = device else {
             return false;
         };
-        let there = |layer: &&Self| {
+        let mut layers = layers.into_iter();
+        let there = |layer: &Self| {
             layer.in_features().is_multiple_of(8) && layer.there(handle.format, device).is_some()
         };
-        handle.format != Format::F32 && !layers.is_empty() && layers.iter().all(there)
+        handle.format != Format::F32 && layers.all(there)
     }
 
     /// What many layers make of the same few rows, in one pass; none where it would take as long as one after the other, or where their
@@ -276,13 +277,10 @@ impl Linear {
         let Some(&channels) = x.shape().last() else {
             return Ok(None);
         };
-        let format = elements.format();
         let rows = x.len().checked_div(channels).unwrap_or(0);
-        let few = (1..=ops::product::MOST_ROWS).contains(&rows) && channels.is_multiple_of(8);
-        let plain = |layer: &&Self| {
-            layer.in_features() == channels && layer.there(format, &device).is_some()
-        };
-        if !few || format == Format::F32 || !layers.iter().all(plain) {
+        let few = (1..=ops::product::MOST_ROWS).contains(&rows)
+            && layers.iter().all(|layer| layer.in_features() == channels);
+        if !few || !Self::few_on_gpu(layers.iter().copied(), &device) {
             return Ok(None);
         }
         let weights: Vec<&LayerWeights> = layers.iter().map(|layer| &layer.weights).collect();

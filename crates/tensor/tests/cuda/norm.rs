@@ -107,10 +107,10 @@ fn group_norm_after_products_is_as_on_the_processor() {
             report.check(format, &case, Ok(found), &expected.unwrap());
             // What is written in its place is not what was known.
             if second.is_none() {
-                let halved = first.add(&first).unwrap();
+                let doubled = first.add(&first).unwrap();
                 let act = Act::None;
                 let twice = norm.forward(&here.add(&here).unwrap(), act).unwrap();
-                report.check(format, &case, norm.forward(&halved, act), &twice);
+                report.check(format, &case, norm.forward(&doubled, act), &twice);
                 let owned = norm.forward_owned(first, Act::None).unwrap();
                 let again = norm
                     .forward(&norm.forward(&here, act).unwrap(), act)

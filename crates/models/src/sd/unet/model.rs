@@ -142,14 +142,13 @@ impl UNet {
             && hooks.embedding.is_empty()
             && !self.config().timed;
         let layers = level_layers(self.layers());
-        let list: Vec<&Linear> = layers.iter().map(|layer| &***layer).collect();
-        let levels = if alike && Linear::few_on_gpu(&list, device) {
-            let level = timesteps[0];
-            let make = || self.made_levels(&[level], y, hooks, &layers);
-            self.levels.get(level, &layers, device, make)?
+        let told = if alike { &timesteps[..1] } else { timesteps };
+        let make = || self.made_levels(told, y, hooks, &layers);
+        let together = Linear::few_on_gpu(layers.iter().map(|layer| &***layer), device);
+        let levels = if alike && together {
+            self.levels.get(told[0], device, &layers, make)?
         } else {
-            let told = if alike { &timesteps[..1] } else { timesteps };
-            self.made_levels(told, y, hooks, &layers)?
+            make()?
         };
         // Nothing tells items of one latent apart before a block looks at the prompt.
         let apart = if alike && control.is_none() && !change_beginning(hooks) {
