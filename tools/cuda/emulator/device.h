@@ -205,6 +205,7 @@ inline void __syncthreads() { emulated::emulated_meet_block(); }
 inline void __syncwarp(unsigned = 0xffffffffu) { emulated::meet([](emulated::Slot&) {}, [](emulated::Slot*) {}, [](emulated::Slot&) {}); }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 template <class T> inline T __shfl_xor_sync(unsigned, T value, int mask) { return emulated::shuffle(value, emulated::emulated_thread()->lane ^ mask); }
+template <class T> inline T __shfl_up_sync(unsigned, T value, int by) { int lane = emulated::emulated_thread()->lane; return emulated::shuffle(value, lane < by ? lane : lane - by); }
 template <class T> inline T __shfl_sync(unsigned, T value, int from) { return emulated::shuffle(value, from); }
 inline unsigned atomicAdd(unsigned* to, unsigned value) { return __atomic_fetch_add(to, value, __ATOMIC_SEQ_CST); }
 
@@ -231,6 +232,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned how) {
   return r;
 }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
+inline int __ffs(int v) { return __builtin_ffs(v); }
 inline int __clz(int v) { return v ? __builtin_clz((unsigned)v) : 32; }
 inline float rsqrtf(float v) { return 1.f / sqrtf(v); }
 inline int min(int a, int b) { return a < b ? a : b; }

@@ -154,36 +154,23 @@ impl Folded {
     }
 
     fn widen(&self, narrow: &Narrow, to: u64) -> Result<()> {
-        let kernel = |name| Kernel {
+        let kernel = Kernel {
             module: "relayout",
             format: Format::F32,
-            name,
+            name: "widen",
         };
-        let (low, len) = (self.address, narrow.len());
-        let (codes, others) = (low + len as u64, low + (len + len / 2) as u64);
-        let [first, second] = narrow.exponents();
-        let groups = len / GROUP;
+        let places = narrow.places();
+        let groups = narrow.len() / GROUP;
         let args = Args::new()
-            .pointer(low)
-            .pointer(codes)
+            .pointer(self.address)
+            .pointer(self.address + places.codes as u64)
+            .pointer(self.address + places.index as u64)
+            .pointer(self.address + places.list as u64)
             .pointer(to)
-            .long(first)
-            .long(second)
+            .long(narrow.exponents())
             .long(groups as i64);
         let blocks = groups.div_ceil(256).min(1 << 14) as u32;
-        self.device
-            .launch(kernel("widen"), [blocks, 1, 1], 256, 0, &args)?;
-        if narrow.others() == 0 {
-            return Ok(());
-        }
-        let args = Args::new()
-            .pointer(low)
-            .pointer(others)
-            .pointer(to)
-            .long(narrow.others() as i64);
-        let blocks = narrow.others().div_ceil(256).min(1 << 12) as u32;
-        self.device
-            .launch(kernel("widen_rest"), [blocks, 1, 1], 256, 0, &args)
+        self.device.launch(kernel, [blocks, 1, 1], 256, 0, &args)
     }
 }
 

@@ -328,7 +328,7 @@ DI void attention_short(const u16* q_all, const u16* k_all, const u16* v_all, u1
     __syncwarp();
     int vectors = d / 8;
     for (int i = lane; i < 16 * vectors; i += 32) {
-      int row = i / vectors, vector = i - row * vectors;
+      int row = quotient(i, vectors), vector = i - row * vectors;
       uint4 v = *(const uint4*)(raw + (mine - base) + row * PITCH + vector * 16);
       if (first + row < queries) *(uint4*)(o_base + (first + row) * stride + vector * 8) = v;
     }

@@ -69,6 +69,17 @@ struct BF16 {
 DI u32 smem_u32(const void* p) { u32 r; asm("{.reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t;}" : "=r"(r) : "l"(p)); return r; }
 DI float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DI float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+// a / b of numbers from 0 on. Divisions of integers by what is known only when a kernel runs take some 150 cycles each, and whoever asks for the first numbers of a tile
+// has several before it can. By floats: what the first quotient leaves is divided once more, and what that leaves is one step more or less. (Volatile, so that no register keeps a reciprocal
+// through a loop.)
+DI int quotient(int a, int b) {
+  float by;
+  asm volatile("rcp.approx.ftz.f32 %0, %1;" : "=f"(by) : "f"((float)b));
+  int q = (int)((float)a * by), r = a - q * b, more = (int)((float)r * by);
+  q += more; r -= more * b;
+  return r < 0 ? q - 1 : r >= b ? q + 1 : q;
+}
+
 DI u32 shx(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
 DI float shxf(float v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
 

@@ -2,14 +2,6 @@
 #pragma once
 #include "common.cuh"
 
-// a / b of numbers from 0 on. Divisions of integers by what is known only when a kernel runs take some 150 cycles each, and whoever asks for the first numbers of a tile
-// has several before it can: those of the sizes that tiles have go by floats, of which one step more or less is mended.
-DI int quotient(int a, int b) {
-  if (a >= 1 << 22) return a / b;
-  int q = (int)__fdividef((float)a, (float)b), r = a - q * b;
-  return r < 0 ? q - 1 : r >= b ? q + 1 : q;
-}
-
 // The numbers of `nn::Act`.
 enum { ACT_NONE = 0, ACT_SILU = 1, ACT_GELU = 2, ACT_GELU_TANH = 3, ACT_QUICK_GELU = 4, ACT_RELU = 5, ACT_LEAKY = 6 };
 

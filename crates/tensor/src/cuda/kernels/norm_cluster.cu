@@ -143,13 +143,14 @@ KERNEL(group_4, 4)
 KERNEL(group_8, 8)
 
 // The same where the products that made the channels left the sums and the sums of squares of every UNIT of them, for `parts` of the pixels each (staged.cuh): they are added, and nobody waits for others.
-// A thread has the same 16 bytes of up to KNOWN pixels, which it asks for first. Shared memory: 8 bytes for each group. Threads are whole warps.
+// A thread has the same 16 bytes of up to KNOWN pixels, which it asks for first, and finishes two at a time: code for all of them at once would take longer to come than to run.
+// Shared memory: 8 bytes for each group. Threads are whole warps.
 constexpr int UNIT = 10, KNOWN = 8;
-extern "C" __global__ void __launch_bounds__(384, 1) group_known(const Store* x, const Store* x1, int early, const float2* known, int parts, const float2* known1, int parts1, const float* weight, const float* bias, Store* y,
+extern "C" __global__ void __maxnreg__(72) group_known(const Store* x, const Store* x1, int early, const float2* known, int parts, const float2* known1, int parts1, const float* weight, const float* bias, Store* y,
     int pixels, int channels, int width, int per_block, float eps, int act) {
   extern __shared__ float2 stats[];   // mean, 1 / deviation
-  const int tid = threadIdx.x, threads = blockDim.x, vectors = channels / 8, lines = threads / vectors, line = tid / vectors, column = tid - line * vectors, item = blockIdx.y;
-  const int late = channels - early, units = early / UNIT, units1 = late / UNIT, groups = channels / width, each = width / UNIT;
+  const int tid = threadIdx.x, threads = blockDim.x, vectors = channels / 8, lines = quotient(threads, vectors), line = quotient(tid, vectors), column = tid - line * vectors, item = blockIdx.y;
+  const int late = channels - early, units = early / UNIT, units1 = late / UNIT, groups = quotient(channels, width), each = width / UNIT;
   const bool is = column * 8 < early;
   const int pitch = is ? early : late;
   const Store* source = (is ? x : x1) + (i64)item * pixels * pitch + (is ? column * 8 : column * 8 - early);
@@ -167,14 +168,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) group_known(const Store* x,
   for (int g0 = 0; g0 < groups; g0 += threads >> 3) {
     const int g = g0 + (tid >> 3), unit = g * each;
     float2 sum = make_float2(0.f, 0.f);
-    auto add = [&](const float2* from, int parts, int units, int first, int last) {
+#pragma unroll 1
+    for (int which = 0; which < 2; which++) {
+      const int many = which ? parts1 : parts, wide = which ? units1 : units, first = which ? max(unit - units, 0) : unit, last = g < groups ? min(unit + each - (which ? units : 0), wide) : 0;
+      const float2* of = (which ? known1 : known) + (i64)item * many * wide;
+#pragma unroll 1
+      for (int u = first; u < last; u++) {
 #pragma unroll 4
-      for (int p = tid & 7; p < parts; p += 8)
-        for (int u = first; u < last; u++) { float2 t = from[p * units + u]; sum.x += t.x; sum.y += t.y; }
-    };
-    if (g < groups) {
-      add(known + (i64)item * parts * units, parts, units, unit, min(unit + each, units));
-      add(known1 + (i64)item * parts1 * units1, parts1, units1, max(unit - units, 0), unit + each - units);
+        for (int p = tid & 7; p < many; p += 8) { float2 t = of[p * wide + u]; sum.x += t.x; sum.y += t.y; }
+      }
     }
 #pragma unroll
     for (int o = 4; o; o >>= 1) { sum.x += shxf(sum.x, o); sum.y += shxf(sum.y, o); }
@@ -188,25 +190,30 @@ extern "C" __global__ void __launch_bounds__(384, 1) group_known(const Store* x,
   const float4* b = (const float4*)(bias + column * 8);
   *(float4*)factor = w[0]; *(float4*)(factor + 4) = w[1];
   *(float4*)offset = b[0]; *(float4*)(offset + 4) = b[1];
+  int group = quotient(column * 8, width), left = (group + 1) * width - column * 8;
 #pragma unroll
   for (int i = 0; i < 8; i++) {
-    float2 t = stats[(column * 8 + i) / width];
+    float2 t = stats[group];
     factor[i] *= t.y;
     offset[i] -= t.x * factor[i];
+    if (--left == 0) { group++; left = width; }
   }
   uint4* target = (uint4*)(y + (i64)item * pixels * channels) + column;
+#pragma unroll 1
+  for (int p = from; p < to; p += 2 * lines) {
 #pragma unroll
-  for (int k = 0; k < KNOWN; k++) {
-    int p = from + k * lines;
-    if (p >= to) break;
-    float f[8];
-    unpack16<TY>(v[k], f);
+    for (int k = 0; k < 2; k++) {
+      float f[8];
+      unpack16<TY>(v[k], f);
 #pragma unroll
-    for (int i = 0; i < 8; i++) f[i] = f[i] * factor[i] + offset[i];
-    if (act == ACT_SILU) {
+      for (int i = 0; i < 8; i++) f[i] = f[i] * factor[i] + offset[i];
+      if (act == ACT_SILU) {
 #pragma unroll
-      for (int i = 0; i < 8; i++) f[i] = sigmoid_times(f[i], 1.f);
+        for (int i = 0; i < 8; i++) f[i] = sigmoid_times(f[i], 1.f);
+      }
+      if (p + k * lines < to) target[(i64)(p + k * lines) * vectors] = pack16<TY>(f);
     }
-    target[(i64)p * vectors] = pack16<TY>(f);
+#pragma unroll
+    for (int k = 0; k < KNOWN - 2; k++) v[k] = v[k + 2];
   }
 }

@@ -161,6 +161,7 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
   u32 staged = base, barriers = base + Ring<BN, ST>::BYTES;
   static_assert(!STAGED || Staged<BN>::BYTES + 4096 <= Ring<BN, ST>::BYTES, "stages are room for sums, and for what is made of them");
   const Ring<BN, ST> ring = { base, barriers, barriers + 8 * ST };
+  const u32 added_at = barriers + 16 * ST, residuals_at = added_at + Added<BN>::BYTES;
   int tid = threadIdx.x, wg = tid >> 7;
   if (tid == 0) {
     for (int i = 0; i < ST; i++) { mbar_init(ring.full + 8 * i, 1); mbar_init(ring.empty + 8 * i, 8); }
@@ -210,21 +211,14 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         tile.c0 = GEGLU ? ni * (BN / 2) : ni * BN;
       };
 
-      // Pieces that this thread finishes: of its warp's rows, or of its block's part of the tile.
-      constexpr int PIECES = Staged<BN>::PIECES, ALL = 128 * PIECES, MOST = SHARES > 1 ? ((ALL + SHARES - 1) / SHARES + 255) / 256 : Staged<BN>::EACH;
-      Pieces pieces = { (cw * 4 + warp) * 16 * PIECES + lane, 32, (cw * 4 + warp + 1) * 16 * PIECES };
-      if (CLUSTER > 1) pieces = { rank * ALL / SHARES + tid - 128, 256, (rank + 1) * ALL / SHARES };
-      // What there are registers for before the sums are made; the others are asked for when those have gone.
-      constexpr int EARLY = MOST < 6 ? MOST : 6;
-      uint4 residual[MOST];
-      Added<BN> added = { barriers + 16 * ST };
+      Added<BN> added = { added_at };
       bool plain = false;
       if (STAGED) {
         look();
         after_others();
         added.template ask<T>(after, boxes, tile.x0, tile.y0, tile.z0, tile.phase, tile.c0, n, tid - 128);
         plain = !after.act && !after.gate && (n & 7) == 0 && added.all;
-        if (plain && after.residual) ask_residuals<PIECES, 0, EARLY>(residual, after, tile, pieces, n);
+        if (plain && after.residual) Share<BN>::of(tid - 128, rank, SHARES).ask(residuals_at, after, tile, n);
       }
 #pragma unroll
       for (int i = 0; i < NACC; i++) sum[i] = 0;
@@ -258,17 +252,15 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
         continue;
       }
       if (STAGED) {
-        // Where pieces are is worked out again: it would take registers all the while.
-        asm volatile("" : "+r"(pieces.first));
         bar_sync(1, 256);
         Staged<BN>::keep(staged, acc, lr, q);
-        if (plain && after.residual) ask_residuals<PIECES, EARLY, MOST>(residual, after, tile, pieces, n);
         added.keep(tid - 128);
         constexpr bool TELLS = STAGED && BN % UNIT == 0;
         const u32 left = TELLS && sums && plain ? staged : 0;
+        const Share<BN> share = Share<BN>::of(tid - 128, rank, SHARES);
         if (CLUSTER > 1) {
           cluster_sync();
-          finish_pieces<T, BN, MOST>(after, added, residual, plain, tile, pieces, n, left, [&](int r, int piece, float (&x)[8]) {
+          share.template finish<T>(after, added, residuals_at, plain, tile, n, left, [&](int r, int piece, float (&x)[8]) {
             float y[SHARES][8];
 #pragma unroll
             for (int p = 0; p < SHARES; p++) Staged<BN>::read_from(staged, p, r, piece, y[p]);
@@ -281,11 +273,11 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
           });
         } else {
           bar_sync(1, 256);
-          finish_pieces<T, BN, MOST>(after, added, residual, plain, tile, pieces, n, left, [&](int r, int piece, float (&x)[8]) { Staged<BN>::read(staged, r, piece, x); });
+          share.template finish<T>(after, added, residuals_at, plain, tile, n, left, [&](int r, int piece, float (&x)[8]) { Staged<BN>::read(staged, r, piece, x); });
         }
         if constexpr (TELLS) {
           float4* room = reinterpret_cast<float4*>(raw + (base - smem_u32(raw)) + Staged<BN>::BYTES);
-          if (left) add_columns<BN>(left, room, rank * ALL / SHARES, (rank + 1) * ALL / SHARES, tid - 128, (float2*)sums + ((i64)mi * SHARES + rank) * (n / UNIT) + tile.c0 / UNIT);
+          if (left) add_columns<BN>(left, room, share.from, share.to, tid - 128, (float2*)sums + ((i64)mi * SHARES + rank) * (n / UNIT) + tile.c0 / UNIT);
         }
         // Nobody ends while others read its sums.
         if (CLUSTER > 1) cluster_sync();
@@ -348,8 +340,8 @@ DI void product(const TMap& ta, const TMap& ta1, const TMap& tb, const TMap& tb1
   MORE_VALUES \
   product<TY, OPERAND, BN, ST, GEGLU, CLUSTER>(ta, ta1, tb, tb1, tb2, after, others, by, N, boxes, window, full_tiles, parts, sums); \
 }
-#define ONE_TILE(name, BN, ST) KERNEL(name, BN, ST, 0, 1, __maxnreg__(BN > 80 ? 152 : 128))
-#define IN_CLUSTERS(name, BN, ST, CLUSTER) KERNEL(name, BN, ST, 0, CLUSTER, __cluster_dims__(CLUSTER, 1, 1) __maxnreg__(BN > 80 ? 144 : 128))
+#define ONE_TILE(name, BN, ST) KERNEL(name, BN, ST, 0, 1, __maxnreg__(BN > 80 ? 120 : 88))
+#define IN_CLUSTERS(name, BN, ST, CLUSTER) KERNEL(name, BN, ST, 0, CLUSTER, __cluster_dims__(CLUSTER, 1, 1) __maxnreg__(BN > 80 ? 120 : 88))
 // The sizes are known to cuda/ops/product/hopper.rs.
 #ifdef HALVES
 KERNEL(product_64, 64, 8, 0, 0, __launch_bounds__(384, 1))

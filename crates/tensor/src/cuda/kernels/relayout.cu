@@ -40,44 +40,54 @@ extern "C" __global__ void rows_apart(const u32* from, uint4* to, int columns, i
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += step) scales[i] = from[i * row_words + row_words - 1];
 }
 
-// bf16 weights that were brought over in 12 bits each (crates/tensor/src/narrow.rs): a byte of sign and mantissa, and half a
-// byte that says which of 15 exponents it is. Sixteen elements at a time; code 15 is put right by `widen_rest`.
-extern "C" __global__ void __launch_bounds__(256) widen(const uint4* low, const uint2* codes, uint4* to, long long first, long long second, long long groups) {
+// bf16 weights that were brought over in some 11 bits each (crates/tensor/src/narrow.rs): a byte of sign and mantissa, and three bits that say which of 7 exponents it is; code 7 is
+// another one, whose exponent is the next in a list. A thread has a group of sixteen elements, a warp a part, for which the index says where in the list its exponents begin.
+// (The warp is all that reaches the shuffles: groups behind the last have no others.)
+extern "C" __global__ void __launch_bounds__(256) widen(const uint4* low, const unsigned short* codes, const unsigned* index, const unsigned char* list, uint4* to, long long exponents, long long groups) {
   after_others();
-  const unsigned a = (unsigned)first, b = (unsigned)(first >> 32), c = (unsigned)second, d = (unsigned)(second >> 32);
+  const unsigned a = (unsigned)exponents, b = (unsigned)(exponents >> 32);
+  const int lane = threadIdx.x & 31;
   const long long step = (long long)gridDim.x * blockDim.x;
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < groups; i += step) {
-    const uint4 bytes = low[i];
-    const uint2 code = codes[i];
+  for (long long start = (long long)blockIdx.x * blockDim.x + threadIdx.x - lane; start < groups; start += step) {
+    const long long i = start + lane;
+    const bool there = i < groups;
+    uint4 bytes = make_uint4(0, 0, 0, 0);
+    unsigned n0 = 0, n1 = 0, n2 = 0;
+    if (there) { bytes = low[i]; n0 = codes[i]; n1 = codes[groups + i]; n2 = codes[2 * groups + i]; }
     const unsigned lows[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
-    const unsigned pairs[2] = {code.x, code.y};
+    const unsigned fours[4] = {n0 & 0x7777u, n1 & 0x7777u, n2 & 0x7777u, (n0 >> 3 & 0x1111u) | (n1 >> 2 & 0x2222u) | (n2 >> 1 & 0x4444u)};
+    unsigned marks[4];
+    int count = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      marks[k] = fours[k] & fours[k] >> 1 & fours[k] >> 2 & 0x1111u;
+      count += __popc(marks[k]);
+    }
+    // Others of the groups before this one.
+    int before = count;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const int other = __shfl_up_sync(0xffffffffu, before, d);
+      if (lane >= d) before += other;
+    }
+    if (!there) continue;
+    const unsigned char* next = list + index[i >> 5] + (before - count);
     unsigned out[8];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-      const unsigned four = pairs[k / 2] >> (16 * (k % 2)) & 0xffffu;
-      // A nibble is what `prmt` takes to choose one of eight bytes; its highest bit says which eight.
-      const unsigned near = __byte_perm(a, b, four & 0x7777u);
-      const unsigned far = __byte_perm(c, d, four & 0x7777u);
-      const unsigned which = __byte_perm(0xff00u, 0u, four >> 3 & 0x1111u);
-      const unsigned exponents = (near & ~which) | (far & which);
-      const unsigned high = (lows[k] & 0x80808080u) | (exponents >> 1 & 0x7f7f7f7fu);
-      const unsigned deep = (lows[k] & 0x7f7f7f7fu) | (exponents & 0x01010101u) << 7;
+      // Three bits of four are what `prmt` takes to choose one of eight bytes.
+      unsigned found = __byte_perm(a, b, fours[k]);
+      for (unsigned left = marks[k]; left; left &= left - 1) {
+        const int at = 2 * (__ffs((int)left) - 1);
+        found |= (unsigned)*next++ << at;
+      }
+      const unsigned high = (lows[k] & 0x80808080u) | (found >> 1 & 0x7f7f7f7fu);
+      const unsigned deep = (lows[k] & 0x7f7f7f7fu) | (found & 0x01010101u) << 7;
       out[2 * k] = __byte_perm(deep, high, 0x5140u);
       out[2 * k + 1] = __byte_perm(deep, high, 0x7362u);
     }
     to[2 * i] = make_uint4(out[0], out[1], out[2], out[3]);
     to[2 * i + 1] = make_uint4(out[4], out[5], out[6], out[7]);
-  }
-}
-
-// Elements whose exponent is none of the 15: their place and exponent, one after the other.
-extern "C" __global__ void __launch_bounds__(256) widen_rest(const unsigned char* low, const unsigned long long* rest, unsigned short* to, long long count) {
-  after_others();
-  const long long step = (long long)gridDim.x * blockDim.x;
-  for (long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-    const unsigned long long entry = rest[i];
-    const unsigned byte = low[entry >> 8];
-    to[entry >> 8] = (unsigned short)((byte & 0x80u) << 8 | (unsigned)(entry & 0xffu) << 7 | (byte & 0x7fu));
   }
 }
 

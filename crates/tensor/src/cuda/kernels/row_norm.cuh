@@ -45,16 +45,39 @@ template <int WARPS> DI float block_sum(float v, float* room) {
 // becomes of them. Of a row behind the last nothing is told.
 template <int LANES, int WARPS, int COUNT, class Use>
 DI void norm_row(uint4 (&v)[COUNT], i64 row, const Store* x, NORM_PARAMETERS, Use use) {
-  __shared__ float room[WARPS];
+  // Each sum has a room of its own, so that nobody waits until one is free again.
+  __shared__ float room[2][WARPS];
   constexpr int THREADS = LANES * WARPS;
   int lane = threadIdx.x % THREADS;
   bool there = row < rows;
   int vectors = width / N;
   const uint4* source = (const uint4*)(x + (there ? row : 0) * width);
-  auto sum = [&](float v) { return WARPS == 1 ? lane_sum<LANES>(v) : block_sum<WARPS>(v, room); };
+  auto sum = [&](float v, int which) {
+    v = lane_sum<WARPS == 1 ? LANES : 32>(v);
+    if (WARPS == 1) return v;
+    if ((threadIdx.x & 31) == 0) room[which][threadIdx.x >> 5] = v;
+    __syncthreads();
+    v = 0.f;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) v += room[which][i];
+    return v;
+  };
   float s = 0.f, q = 0.f, mean = 0.f, share = 1.f / width;
 #pragma unroll
   for (int i = 0; i < COUNT; i++) v[i] = i * THREADS + lane < vectors ? source[i * THREADS + lane] : make_uint4(0, 0, 0, 0);
+  // Weight and bias come meanwhile where there is room for them.
+  constexpr bool EARLY = COUNT <= 5;
+  float w[EARLY ? COUNT : 1][N], o[EARLY ? COUNT : 1][N];
+  if (EARLY) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+      int c = (i * THREADS + lane) * N;
+#pragma unroll
+      for (int e = 0; e < N; e++) { w[i][e] = 1.f; o[i][e] = 0.f; }
+      if (weight && c < width) load_floats16(w[i], weight + c);
+      if (bias && c < width) load_floats16(o[i], bias + c);
+    }
+  }
   // The mean is that of differences from the first value.
   float origin = rms ? 0.f : T::load(*(const Store*)source);
   if (!rms) {
@@ -66,7 +89,7 @@ DI void norm_row(uint4 (&v)[COUNT], i64 row, const Store* x, NORM_PARAMETERS, Us
 #pragma unroll
         for (int e = 0; e < N; e++) s += f[e] - origin;
       }
-    mean = sum(s) * share;
+    mean = sum(s, 0) * share;
   }
 #pragma unroll
   for (int i = 0; i < COUNT; i++)
@@ -76,9 +99,9 @@ DI void norm_row(uint4 (&v)[COUNT], i64 row, const Store* x, NORM_PARAMETERS, Us
 #pragma unroll
       for (int e = 0; e < N; e++) { float t = f[e] - origin - mean; q += t * t; }
     }
-  float factor = rsqrtf(sum(q) * share + eps);
+  float factor = rsqrtf(sum(q, 1) * share + eps);
   if (!there) return;
-  i64 modulation = row / each * width;
+  i64 modulation = scale ? (i64)quotient((int)row, each) * width : 0;
 #pragma unroll
   for (int i = 0; i < COUNT; i++)
     if (i * THREADS + lane < vectors) {
@@ -87,12 +110,16 @@ DI void norm_row(uint4 (&v)[COUNT], i64 row, const Store* x, NORM_PARAMETERS, Us
       unpack(v[i], f);
 #pragma unroll
       for (int e = 0; e < N; e++) f[e] = (f[e] - origin - mean) * factor;
-      if (weight) {
+      if (EARLY) {
+#pragma unroll
+        for (int e = 0; e < N; e++) f[e] = f[e] * w[i][e] + o[i][e];
+      }
+      if (!EARLY && weight) {
         load_floats16(a, weight + c);
 #pragma unroll
         for (int e = 0; e < N; e++) f[e] *= a[e];
       }
-      if (bias) {
+      if (!EARLY && bias) {
         load_floats16(b, bias + c);
 #pragma unroll
         for (int e = 0; e < N; e++) f[e] += b[e];

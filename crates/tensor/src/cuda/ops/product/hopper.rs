@@ -361,10 +361,10 @@ impl Product<'_> {
         };
         let width = cut.width as u32;
         let ring = stages * (16384 + width * 128) + 16 * stages + 1024;
-        // What is added to columns; sums of the rows of a tile take the place of its stages.
+        // What is added to columns, and residuals of the rows of a block; sums of the rows of a tile take the place of its stages.
         let added = match cut.work {
             Work::Loop => 0,
-            Work::Once(_) => 2 * width * 4,
+            Work::Once(shares) => 2 * width * 4 + 128_u32.div_ceil(shares as u32) * width * 2,
         };
         (name, ring + added)
     }
