@@ -12,6 +12,7 @@ pub mod http;
 pub mod limits;
 pub mod member;
 pub mod memory;
+pub mod packs;
 pub mod picture;
 pub mod server;
 pub mod socket;

@@ -9,4 +9,6 @@ pub mod networks;
 pub mod reduce;
 mod run;
 
-pub use run::{Outcome, Runner};
+pub use files::write as write_model;
+pub use networks::Network;
+pub use run::{Outcome, Runner, sound};

@@ -223,7 +223,7 @@ impl Runner {
 }
 
 /// Two seconds of a tone, as a WAV file.
-fn sound() -> Vec<u8> {
+pub fn sound() -> Vec<u8> {
     const RATE: u32 = 16_000;
     let samples = (0..2 * RATE).map(|at| {
         let angle = f64::from(at) * 440.0 * std::f64::consts::TAU / f64::from(RATE);

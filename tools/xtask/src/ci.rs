@@ -353,6 +353,14 @@ pub(crate) fn run_templates(folder: &Path, part: &str) -> Result<()> {
     run_command(tool("templates").arg(folder).arg(part))
 }
 
+/// Runs the packs of a folder, as a person brought them, and our workflows for them.
+pub(crate) fn packs(arguments: &[String]) -> Result<()> {
+    build()?;
+    // Its arguments have paths, which are relative to where a person is.
+    let here = env::current_dir()?;
+    run_command(tool("packs").args(arguments).current_dir(here))
+}
+
 pub(crate) fn memory_limits(arguments: &[String]) -> Result<()> {
     build()?;
     let runs: Vec<Vec<String>> = if arguments.is_empty() {

@@ -54,6 +54,12 @@ pub(crate) static COMMANDS: &[Command] = &[
         run: templates::run,
     },
     Command {
+        name: "packs",
+        arguments: "DIR [--python PATH] [--only NAME] [--together] [--json FILE] [--logs DIR]",
+        about: "real packs of a folder, each alone and then all together, with the workflows of tests/real-packs",
+        run: ci::packs,
+    },
+    Command {
         name: "crash",
         arguments: "[COUNT]",
         about: "kill the program COUNT times (200) under load and look for losses",
