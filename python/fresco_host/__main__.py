@@ -237,9 +237,10 @@ def main():
         # A copy that a pack makes must not keep the channel open when this process ends.
         os.register_at_fork(after_in_child=lambda: os.close(channel.sock.detach()))
     Worker(channel)
-    from . import placeholders
+    from . import placeholders, without_torch
 
     placeholders.install()
+    without_torch.install()
 
     async def serve():
         state.server_loop = asyncio.get_running_loop()

@@ -74,6 +74,7 @@ mod contract;
 mod hostile;
 mod loading;
 mod models;
+mod parts;
 mod process;
 mod suite;
 mod torch;
