@@ -284,6 +284,12 @@ class Encoder:
             # Alive until the message is sent.
             self.handles.append(value)
             return models.to_wire(value, self)
+        native = getattr(kind, "fresco_handle", None)
+        if native is not None:
+            # What Fresco has an object of its own for.
+            made = native(value)
+            if made is not None:
+                return self.portable(made, open_parts, depth)
         if _is_blocker(value):
             return {"$b": value.message}
         if depth < DEPTH:

@@ -42,3 +42,8 @@ fn parts_of_torch_without_torch() {
         json!(["check_parts_of_torch_say_what_is_missing"])
     );
 }
+
+#[test]
+fn formats_hooks_and_other_plain_parts() {
+    checks("plain", 7, false);
+}
