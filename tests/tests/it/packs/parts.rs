@@ -47,3 +47,13 @@ fn parts_of_torch_without_torch() {
 fn formats_hooks_and_other_plain_parts() {
     checks("plain", 7, false);
 }
+
+#[test]
+fn samplers_as_functions() {
+    checks("sampling", 6, true);
+}
+
+#[test]
+fn schedules_and_conditionings() {
+    checks("scheduling", 8, true);
+}
