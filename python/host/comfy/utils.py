@@ -5,6 +5,11 @@ import os
 import struct
 
 from fresco_host import state
+from fresco_host.diffusers_names import ATTENTIONS as UNET_MAP_ATTENTIONS
+from fresco_host.diffusers_names import BASIC as UNET_MAP_BASIC
+from fresco_host.diffusers_names import RESNET as UNET_MAP_RESNET
+from fresco_host.diffusers_names import TRANSFORMER as TRANSFORMER_BLOCKS
+from fresco_host.diffusers_names import unet_to_diffusers
 from fresco_host.placeholders import fallback
 
 MMAP_TORCH_FILES = False

@@ -4,7 +4,7 @@ import math
 
 from fresco_host import Unsupported
 from fresco_host.callbacks import number_of, numbers
-from fresco_host.placeholders import placeholder
+from fresco_host.placeholders import fallback
 
 
 def append_zero(x):
@@ -59,12 +59,16 @@ def _engine_sampler(name):
     return sampler
 
 
+_other = fallback(__name__)
+
+
 def __getattr__(name):
-    if name.startswith("__"):
-        raise AttributeError(name)
     if name.startswith("sample_"):
-        return _engine_sampler(name[len("sample_") :])
-    return placeholder(__name__, name)
+        from comfy.samplers import _OURS
+
+        if name[len("sample_") :] in _OURS[0]:
+            return _engine_sampler(name[len("sample_") :])
+    return _other(name)
 
 
 __all__ = ["number_of"]
