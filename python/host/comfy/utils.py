@@ -4,11 +4,13 @@ import math
 import os
 import struct
 
-from comfy._diffusers_maps import (  # noqa: F401
-    TRANSFORMER_BLOCKS, UNET_MAP_ATTENTIONS, UNET_MAP_BASIC, UNET_MAP_RESNET, clip_text_transformers_convert, transformers_convert,
-    unet_to_diffusers,
-)
+from comfy._clip_names import clip_text_transformers_convert, transformers_convert  # noqa: F401
 from fresco_host import state
+from fresco_host.diffusers_names import ATTENTIONS as UNET_MAP_ATTENTIONS
+from fresco_host.diffusers_names import BASIC as UNET_MAP_BASIC
+from fresco_host.diffusers_names import RESNET as UNET_MAP_RESNET
+from fresco_host.diffusers_names import TRANSFORMER as TRANSFORMER_BLOCKS
+from fresco_host.diffusers_names import unet_to_diffusers
 from fresco_host.placeholders import fallback
 
 MMAP_TORCH_FILES = False

@@ -71,6 +71,7 @@ fn base_with(packs: &[&str]) -> TempDir {
 mod apart;
 mod cases;
 mod contract;
+mod found;
 mod hostile;
 mod loading;
 mod models;

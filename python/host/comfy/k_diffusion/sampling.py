@@ -152,7 +152,10 @@ _others = fallback(__name__)
 
 def __getattr__(name):
     if name.startswith("sample_") and torch is None:
-        return _engine_sampler(name[len("sample_") :])
+        from comfy.samplers import _OURS
+
+        if name[len("sample_") :] in _OURS[0]:
+            return _engine_sampler(name[len("sample_") :])
     return _others(name)
 
 
