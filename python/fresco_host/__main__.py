@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 
-from . import PROTOCOL, callbacks, contract, fence, state, values
+from . import PROTOCOL, callbacks, contract, fence, limits, state, values
 from .channel import Channel
 
 
@@ -152,7 +152,7 @@ class Worker:
             import folder_paths
 
             with folder_paths.cache_helper:
-                return [self._described(asked["class"], mode) for mode in ("plain", "scheduling")]
+                return contract.describe_both(asked["class"])
         if method == "match":
             return contract.match(asked["received"], asked["declared"])
         if method == "validate":
@@ -174,9 +174,6 @@ class Worker:
         if method == "state":
             return {"held": values.held(), "instances": len(contract.instances)}
         raise ValueError(f"there is no question {method!r}")
-
-    def _described(self, name, mode):
-        return contract.describe(name, mode)
 
     def _hello(self, asked):
         state.hello = asked
@@ -237,9 +234,11 @@ def main():
         # A copy that a pack makes must not keep the channel open when this process ends.
         os.register_at_fork(after_in_child=lambda: os.close(channel.sock.detach()))
     Worker(channel)
-    from . import placeholders
+    limits.setup()
+    from . import placeholders, without_torch
 
     placeholders.install()
+    without_torch.install()
 
     async def serve():
         state.server_loop = asyncio.get_running_loop()

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 
-from . import state, values
+from . import limits, speaker, state, values
 from .channel import Outgoing
 
 UNLIKELY = "FRESCO_UNLIKELY_a91c07"
@@ -52,50 +52,60 @@ def _custom(kind):
     return own.__ne__ is not str.__ne__ or own.__eq__ is not str.__eq__
 
 
-def _type(kind):
+def _type(kind, room=None):
     if kind is None:
         return "*"
-    return values.plain_json(kind)
+    return values.plain_json(kind, room)
+
+
+def plain_type(kind):
+    """A type as text that can be compared and be a key, whatever a pack's own text does."""
+    return _text(kind) if isinstance(kind, str) else "COMBO"
 
 
 def _entry(entry):
     if isinstance(entry, str):
         return [entry, {}]
-    entry = list(entry)
+    entry = limits.listed(entry)
     kind = entry[0] if entry else "*"
     options = entry[1] if len(entry) > 1 else None
     return [kind, options]
 
 
+def _group(info, group):
+    """The inputs of a group by their names: a dictionary, or any object that a pack has in its place."""
+    return info.get(group) if hasattr(info, "get") else None
+
+
 def _groups(info):
     inputs = []
+    room = [limits.VALUES]
     for group in ("required", "optional"):
-        members = info.get(group) if hasattr(info, "get") else None
+        members = _group(info, group)
         if members is None:
             continue
-        try:
-            names = list(members)
-        except TypeError:
-            names = []
-        for name in names:
+        for name in limits.listed(members):
             kind, options = _entry(members[name])
             inputs.append(
                 {
-                    "name": str(name),
+                    "name": _text(name),
                     "group": group,
-                    "type": _type(kind),
-                    "options": values.plain_json(options) if options is not None else None,
+                    "type": _type(kind, room),
+                    "options": values.plain_json(options, room) if options is not None else None,
                     "custom": _custom(kind),
                 }
             )
+            if len(inputs) > limits.NAMES:
+                raise limits.TooMuch(f"it has more than {limits.NAMES} inputs")
     return inputs
 
 
 def _catch_all(info):
     """How a group treats names that it does not list, if it takes them."""
     for group in ("required", "optional"):
-        members = info.get(group) if hasattr(info, "get") else None
-        if members is None or type(members) is dict:
+        members = _group(info, group)
+        # Without a test of its own, Python would look for the name among all that it lists.
+        if members is None or type(members) is dict or not hasattr(type(members), "__contains__"):
             continue
         try:
             if UNLIKELY in members:
@@ -108,13 +118,15 @@ def _catch_all(info):
 
 
 def _hidden(info):
-    hidden = info.get("hidden") if hasattr(info, "get") else None
+    hidden = _group(info, "hidden")
     found = []
-    for name in hidden or ():
+    for name in limits.listed(hidden) if hidden is not None else ():
         value = hidden[name]
         if isinstance(value, (list, tuple)):
             value = value[0] if value else ""
-        found.append([str(name), str(value) if isinstance(value, str) and value in MAGICS else None])
+        # As plain text: a text type of a pack may have no hash, or be equal to everything.
+        value = _text(value) if isinstance(value, str) else None
+        found.append([_text(name), value if value in MAGICS else None])
     return found
 
 
@@ -132,26 +144,49 @@ def _validator(cls):
 
 
 def describe(name, mode):
+    """What a class declares. Raises `TimeoutError` if it does not say so in time."""
+    return limits.within(_patience(), _describe, name, mode)
+
+
+# Classes that did not say in time what they declare.
+_slow = set()
+
+
+def _patience():
+    """A pack all of whose classes hang must not take minutes."""
+    return limits.DESCRIBE if len(_slow) < 3 else 1.0
+
+
+def describe_both(name):
+    """Plainly, and as the order of nodes asks."""
+    try:
+        both = [describe(name, mode) for mode in ("plain", "scheduling")]
+    except TimeoutError:
+        _slow.add(name)
+        raise
+    _slow.discard(name)
+    return both
+
+
+def _describe(name, mode):
     cls = class_named(name)
     if is_v3(cls):
         return _describe_v3(name, cls)
     info = get_input_info(cls) if mode == "scheduling" else _plainly(cls)
-    returns = list(getattr(cls, "RETURN_TYPES", ()))
-    lists = list(getattr(cls, "OUTPUT_IS_LIST", ()) or ())
-    names = list(getattr(cls, "RETURN_NAMES", ()) or ())
-    tips = list(getattr(cls, "OUTPUT_TOOLTIPS", ()) or ())
+    returns = _return_types(cls)
+    lists, names, tips = (_listed(cls, key) for key in ("OUTPUT_IS_LIST", "RETURN_NAMES", "OUTPUT_TOOLTIPS"))
     outputs = []
     for slot, kind in enumerate(returns):
+        tip = tips[slot] if slot < len(tips) else None
         outputs.append(
             {
                 "type": _type(kind),
-                "name": str(names[slot]) if slot < len(names) else (kind if isinstance(kind, str) else "COMBO"),
+                "name": _text(names[slot]) if slot < len(names) else plain_type(kind),
                 "list": bool(lists[slot]) if slot < len(lists) else False,
-                "tooltip": tips[slot] if slot < len(tips) else None,
+                "tooltip": _text(tip),
                 "custom": _custom(kind),
             }
         )
-        outputs[-1]["name"] = str.__str__(outputs[-1]["name"])
     function = getattr(cls, getattr(cls, "FUNCTION", "") or "", None)
     import nodes
 
@@ -170,7 +205,7 @@ def describe(name, mode):
         "not_idempotent": bool(getattr(cls, "NOT_IDEMPOTENT", False)),
         "deprecated": bool(getattr(cls, "DEPRECATED", False)),
         "experimental": bool(getattr(cls, "EXPERIMENTAL", False)),
-        "api": getattr(cls, "API_NODE", None),
+        "api": values.plain_json(getattr(cls, "API_NODE", None)),
         "async": inspect.iscoroutinefunction(function),
         "lazy": getattr(cls, "check_lazy_status", None) is not None,
         "changed": getattr(cls, "IS_CHANGED", None) is not None,
@@ -189,17 +224,24 @@ def _describe_v3(name, cls):
     return values.plain_json(described)
 
 
+def _listed(cls, key):
+    found = getattr(cls, key, None)
+    return limits.listed(found) if found is not None else []
+
+
+def _return_types(cls):
+    return _listed(cls, "RETURN_TYPES")
+
+
 def match(received, declared):
     """Whether Python says that an output's type is an input's."""
-    own = _return_type(received)
-    theirs = _input_type(declared)
-    return not (own != theirs)
+    return limits.within(limits.CHECK, lambda: not (_return_type(received) != _input_type(declared)))
 
 
 def _return_type(place):
     cls = classes.get(place.get("class"))
     if cls is not None:
-        returns = list(getattr(cls, "RETURN_TYPES", ()))
+        returns = _return_types(cls)
         if 0 <= place.get("slot", -1) < len(returns):
             return returns[place["slot"]]
     return place.get("type")
@@ -210,8 +252,8 @@ def _input_type(place):
     if cls is not None:
         info = cls.INPUT_TYPES()
         for group in ("required", "optional", "hidden"):
-            members = info.get(group) if hasattr(info, "get") else None
-            if members is not None and place["input"] in members:
+            members = _group(info, group)
+            if members is not None and hasattr(type(members), "__contains__") and place["input"] in members:
                 return _entry(members[place["input"]])[0]
     return place.get("type")
 
@@ -244,17 +286,23 @@ async def validate(asked, segment, call):
                 types[name] = _return_type({"class": place[0], "slot": place[1], "type": types[name]})
         arguments["input_types"] = types
     function = cls.validate_inputs if is_v3(cls) else cls.VALIDATE_INPUTS
-    result = await _maybe_await(function(**arguments))
+    # On the loop that also serves requests: nothing of it may hold up the others for long.
+    result = limits.within(limits.CHECK, lambda: function(**arguments))
+    if inspect.isawaitable(result):
+        try:
+            result = await asyncio.wait_for(result, limits.CHECK)
+        except asyncio.TimeoutError:
+            raise TimeoutError(f"VALIDATE_INPUTS took longer than {limits.CHECK:g} seconds") from None
     if result is True:
         return True
-    return str(result) if isinstance(result, str) else False
+    return _text(result) if isinstance(result, str) else False
 
 
 def _token(value):
     try:
         json.dumps(value, allow_nan=False)
         return value
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         pass
     if isinstance(value, bytes):
         return value.hex()
@@ -419,6 +467,7 @@ async def run(asked, segment, call):
     if state.interrupted_prompt != call.prompt_id:
         state.interrupted.clear()
     arguments = _arguments(asked["args"], segment, call)
+    speaker.speaks(modules.get(call.class_name, "").removeprefix("custom_nodes."))
     hidden = asked.get("hidden") or {}
     if is_v3(cls):
         values_of = {}
@@ -451,8 +500,8 @@ async def run(asked, segment, call):
 def _result(cls, result, encoder):
     if is_v3(cls):
         result = cls.fresco_result(result)
-    types = [kind if isinstance(kind, str) else "COMBO" for kind in getattr(cls, "RETURN_TYPES", ())]
-    lists = list(getattr(cls, "OUTPUT_IS_LIST", ()) or ())
+    types = [plain_type(kind) for kind in _return_types(cls)]
+    lists = _listed(cls, "OUTPUT_IS_LIST")
     body = {"slots": None, "ui": None, "expand": None}
     slots = result
     if isinstance(result, dict):

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 
-from . import contract, fence, state
+from . import contract, fence, placeholders, speaker, state
 
 log = logging.getLogger("fresco")
 
@@ -18,7 +18,7 @@ def prestart(packs):
         script = os.path.join(pack["path"], "prestartup_script.py")
         if pack.get("file") or not os.path.isfile(script):
             continue
-        state.channel.event("importing", pack=pack["name"])
+        _begin(pack["name"])
         try:
             spec = importlib.util.spec_from_file_location(script[:-3], script)
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
@@ -26,19 +26,29 @@ def prestart(packs):
             print(f"Failed to execute startup-script: {script} / {error}", file=sys.stderr, flush=True)
 
 
+def _begin(pack):
+    """What follows is the work of this pack, or of the host itself."""
+    speaker.speaks(pack)
+    state.channel.event("importing", pack=pack)
+
+
 async def load(packs, protected):
     import nodes
     import server
 
     protected = set(protected)
-    before = _host_functions()
     _guard_installers()
     fence.watch(packs)
     prestart(packs)
+    _begin(None)
+    placeholders.import_libraries()
+    placeholders.import_host()
+    before = _host_functions()
     for pack in packs:
-        state.channel.event("importing", pack=pack["name"])
+        _begin(pack["name"])
         report = await _load(pack, protected, nodes, server)
         state.channel.event("loaded", **report)
+    speaker.speaks(None)
     server.PromptServer.instance._freeze()
     replaced = sorted(name for name, value in _host_functions().items() if before.get(name) is not value and name in before)
     if replaced:

@@ -2,9 +2,10 @@
 
 import base64
 import math
+import reprlib
 import sys
 
-from . import handles
+from . import handles, limits
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 # Types whose parts may be references on their own, so that nodes of the engine can use the rest.
@@ -284,6 +285,12 @@ class Encoder:
             # Alive until the message is sent.
             self.handles.append(value)
             return models.to_wire(value, self)
+        native = getattr(kind, "fresco_handle", None)
+        if native is not None:
+            # What Fresco has an object of its own for.
+            made = native(value)
+            if made is not None:
+                return self.portable(made, open_parts, depth)
         if _is_blocker(value):
             return {"$b": value.message}
         if depth < DEPTH:
@@ -336,9 +343,15 @@ def _is_blocker(value):
     return module is not None and isinstance(value, module.ExecutionBlocker)
 
 
+_short = reprlib.Repr()
+_short.maxlist = _short.maxtuple = _short.maxdict = _short.maxset = 20
+_short.maxstring = _short.maxother = 200
+
+
 def _describe(value):
+    """A short text for messages. Built-in containers are not written out: they may be long."""
     try:
-        return repr(value)[:200]
+        return limits.within(1.0, _short.repr, value)[:200]
     except Exception:
         return f"<{type(value).__name__}>"
 
@@ -348,8 +361,12 @@ def _size(value):
     return size if isinstance(size, int) else 0
 
 
-def plain_json(value):
-    """A JSON form of what a class declares; raises where there is none."""
+def plain_json(value, room=None):
+    """A JSON form of what a class declares; raises where there is none. `room` has how many values may still come."""
+    room = [limits.VALUES] if room is None else room
+    room[0] -= 1
+    if room[0] < 0:
+        raise limits.TooMuch(f"it has more than {limits.VALUES} values")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -359,14 +376,14 @@ def plain_json(value):
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {plain_json(k) if isinstance(k, str) else str(k): plain_json(v) for k, v in value.items()}
+        return {plain_json(k) if isinstance(k, str) else str(k): plain_json(v, room) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain_json(v) for v in value]
+        return [plain_json(v, room) for v in value]
     if hasattr(value, "item") and getattr(value, "shape", None) == ():
         return plain_json(value.item())
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if hasattr(value, "keys") and hasattr(value, "__getitem__"):
-        return {str(k): plain_json(value[k]) for k in value.keys()}
+        return {str(k): plain_json(value[k], room) for k in limits.listed(value, limits.VALUES)}
     raise TypeError(f"{type(value).__name__} has no JSON form")
 

@@ -3,6 +3,7 @@
 import enum
 
 from comfy_execution.graph import ExecutionBlocker
+from fresco_host import state
 from fresco_host.contract import full_type_name
 from fresco_host.placeholders import fallback
 
@@ -25,6 +26,43 @@ class CacheType(enum.Enum):
 
 
 class PromptExecutor:
+    """Packs put methods of their own in place of these; the engine runs prompts without them."""
+
+    def __init__(self, server=None, cache_type=False, cache_args=None):
+        self.server = server
+        self.success = True
+        self.status_messages = []
+        self.history_result = {}
+
+    def reset(self):
+        self.success = True
+
+    def add_message(self, event, data, broadcast):
+        self.status_messages.append((event, data))
+        if self.server is not None and (broadcast or state.client_id is not None):
+            self.server.send_sync(event, data, None if broadcast else state.client_id)
+
+    def handle_execution_error(self, prompt_id, prompt, current_outputs, executed, error, ex):
+        """Tells clients which node failed, and how."""
+        node_id = error["node_id"]
+        about = {
+            "prompt_id": prompt_id,
+            "node_id": node_id,
+            "node_type": prompt[node_id]["class_type"],
+            "executed": list(executed),
+        }
+        if ex is not None and full_type_name(type(ex)).endswith("InterruptProcessingException"):
+            self.add_message("execution_interrupted", about, broadcast=True)
+            return
+        about.update(
+            exception_message=error["exception_message"],
+            exception_type=error["exception_type"],
+            traceback=error["traceback"],
+            current_inputs=error["current_inputs"],
+            current_outputs=list(current_outputs),
+        )
+        self.add_message("execution_error", about, broadcast=False)
+
     def execute(self, *args, **kwargs):
         raise RuntimeError("prompts are run by Fresco itself, not in this process")
 
@@ -33,8 +71,6 @@ class PromptExecutor:
 
 
 def _ask(what, **given):
-    from fresco_host import state
-
     answer, _ = state.channel.call("queue", {"what": what, **given})
     return answer
 
@@ -102,8 +138,6 @@ class PromptQueue:
         return {}
 
     def set_flag(self, name, data):
-        from fresco_host import state
-
         call = state.call()
         state.channel.event("flag", name=name, value=data, call=call.number if call else 0)
 

@@ -9,6 +9,7 @@ import folder_paths
 import node_helpers
 from comfy_execution.graph_utils import ExecutionBlocker
 from fresco_host import models, state
+from fresco_host.host_names import REGISTERED
 from fresco_host.placeholders import fallback
 
 MAX_RESOLUTION = 16384
@@ -93,6 +94,11 @@ def _proxy(name):
         return io.NodeOutput.from_dict(result) if isinstance(result, dict) else io.NodeOutput(*result)
 
     return _ProxyType(name, (_Proxy,), {"fresco_class": name, "__module__": "nodes", "execute": classmethod(execute)})
+
+
+def fresco_class(module, name):
+    """The class or function that a module of the host's further nodes has under this name, if there is one."""
+    return NODE_CLASS_MAPPINGS.get(REGISTERED.get(name, name))
 
 
 def _setup(builtin):
@@ -262,11 +268,11 @@ class LoadImageMask:
         return LoadImage.VALIDATE_INPUTS(image)
 
 
+def get_module_name(module_path):
+    """Under which name a pack is known: the last part of its path, or for a file the whole path without its ending."""
+    name = os.path.basename(module_path)
+    return os.path.splitext(module_path)[0] if os.path.isfile(module_path) else name
+
+
 __all__ = ["ExecutionBlocker"]
-_other = fallback(__name__)
-
-
-def __getattr__(name):
-    if name.startswith("_"):
-        raise AttributeError(name)
-    return _other(name)
+__getattr__ = fallback(__name__)

@@ -8,7 +8,7 @@ import os
 import types
 import uuid
 
-from fresco_host import state
+from fresco_host import limits, state
 
 try:
     from aiohttp import web
@@ -240,7 +240,7 @@ class PromptServer:
     def trigger_on_prompt(self, json_data):
         for handler in self.on_prompt_handlers:
             try:
-                changed = handler(json_data)
+                changed = limits.within(limits.CHECK, handler, json_data)
                 if changed is not None:
                     json_data = changed
             except Exception:

@@ -56,7 +56,7 @@ fn prediction(of: Prediction) -> &'static str {
 }
 
 /// How a model is sampled, with the names of the reference's classes.
-fn sampling_info(sampling: &ModelSampling) -> Map {
+pub(crate) fn sampling_info(sampling: &ModelSampling) -> Map {
     let (spacing, shift, multiplier) = match sampling.spacing {
         Spacing::Discrete => ("ModelSamplingDiscrete", None, None),
         Spacing::Distilled => ("ModelSamplingDiscreteDistilled", None, None),

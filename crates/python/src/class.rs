@@ -2,9 +2,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fresco_graph::{
     Args, CancelWatch, Cx, Declaration, Flow, GraphView, LinkQuestion, LinkSources, Magic, Map,
@@ -19,10 +19,13 @@ use crate::segment::Outgoing;
 use crate::wire::{Decoder, Encoder};
 use crate::worker::{Live, nap, thread};
 
-/// How long a class may take to say what it declares, and to check its inputs.
+/// How long the process may take to say what a class declares, and to check its inputs. It bounds code of packs itself, and
+/// sooner; what it cannot stop is a call into other code that does not come back.
 const DESCRIBE: Duration = Duration::from_secs(10);
 /// For so long the others are not asked when one did not answer: what they said before will do.
 const LATE: Duration = Duration::from_secs(20);
+/// For so long a class that did not say in time what it declares is not asked again.
+const SLOW: Duration = Duration::from_mins(1);
 /// How long a prompt that was interrupted waits for the node to notice.
 const NOTICE: Duration = Duration::from_millis(700);
 
@@ -31,14 +34,18 @@ pub(crate) struct PackClass {
     name: Arc<str>,
     module: Arc<str>,
     owner: Arc<str>,
-    known: RwLock<Described>,
+    /// None until it has said what it declares.
+    known: RwLock<Option<Described>>,
+    /// When it last did not say so in time, and what that is called.
+    slow: Mutex<Option<(Instant, String)>>,
 }
 
 impl PackClass {
     /// Asks for the schema at once; a class that fails to say is there and says so when it is used.
     pub(crate) fn new(host: Arc<Host>, live: &Arc<Live>, name: Arc<str>, module: &str) -> Self {
         let class = Self {
-            known: RwLock::new(Described::unknown(&name, module)),
+            known: RwLock::new(None),
+            slow: Mutex::new(None),
             module: module.into(),
             owner: host.owner().clone(),
             host,
@@ -46,37 +53,72 @@ impl PackClass {
         };
         if let Err(error) = class.ask_description(live) {
             tracing::warn!(
-                "[{module}] {}: INPUT_TYPES failed: {}",
+                "[{module}] {}: INPUT_TYPES failed, and the node is left out: {}",
                 class.name,
                 error.message()
             );
+            class
+                .host
+                .left_out_class(module, &class.name, error.message());
         }
         class
     }
 
-    fn known(&self) -> Described {
+    fn said(&self) -> Option<Described> {
         self.known
             .read()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .clone()
     }
 
-    fn ask_description(&self, live: &Live) -> Result<Declaration, NodeError> {
-        let before = Declaration {
-            schema: self.known().schema,
-            scheduling: self.known().schema,
+    fn known(&self) -> Described {
+        self.said()
+            .unwrap_or_else(|| Described::unknown(&self.name, &self.module))
+    }
+
+    /// What it declared last; a class that never said anything is left out, and not shown empty.
+    fn before(&self, why: &str) -> Result<Declaration, NodeError> {
+        let Some(known) = self.said() else {
+            return Err(NodeError::runtime(why));
         };
-        if lock(&live.late).is_some_and(|at| at.elapsed() < LATE) {
-            return Ok(before);
+        Ok(Declaration {
+            schema: known.schema.clone(),
+            scheduling: known.schema,
+        })
+    }
+
+    fn ask_description(&self, live: &Live) -> Result<Declaration, NodeError> {
+        let waits = |at: &Instant| at.elapsed() < SLOW;
+        if let Some((_, why)) = lock(&self.slow).as_ref().filter(|(at, _)| waits(at)) {
+            return self.before(why);
+        }
+        let late = lock(&live.late).clone();
+        if let Some((_, class)) = late.filter(|(at, _)| at.elapsed() < LATE) {
+            return self.before(&format!(
+                "it could not be asked what it declares: the process of the packs is held up by {class}"
+            ));
         }
         let question = map! {"class" => &self.name};
         let said = match live.channel.ask_and_wait("describe", question, DESCRIBE) {
             Ok(said) => said,
             Err(Fault::Late) => {
-                *lock(&live.late) = Some(std::time::Instant::now());
-                return Ok(before);
+                let now = Instant::now();
+                *lock(&live.late) = Some((now, self.name.clone()));
+                let why = format!(
+                    "INPUT_TYPES of {} ({}) does not come back",
+                    self.name, self.module
+                );
+                *lock(&self.slow) = Some((now, why.clone()));
+                return self.before(&why);
             }
-            Err(fault) => return Err(self.error(fault)),
+            Err(fault) => {
+                let error = self.error(fault);
+                if error.kind() == "TimeoutError" {
+                    let why = format!("INPUT_TYPES: {}", error.message());
+                    *lock(&self.slow) = Some((Instant::now(), why));
+                }
+                return Err(error);
+            }
         };
         let read = |index: usize| Described::read(&self.name, said.as_list()?.get(index)?);
         let (Some(plain), Some(scheduling)) = (read(0), read(1)) else {
@@ -90,7 +132,8 @@ impl PackClass {
         *self
             .known
             .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = plain;
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(plain);
+        *lock(&self.slow) = None;
         Ok(declaration)
     }
 
@@ -365,10 +408,7 @@ impl NodeClass for PackClass {
         match self.host.live_now() {
             Some(live) => self.ask_description(&live),
             // It comes back; until then what was said last is what it declares.
-            None => Ok(Declaration {
-                schema: self.known().schema,
-                scheduling: self.known().schema,
-            }),
+            None => self.before("it has not said yet what it declares"),
         }
     }
 
@@ -391,7 +431,8 @@ impl NodeClass for PackClass {
             name: self.name.clone(),
             module: self.module.clone(),
             owner: self.owner.clone(),
-            known: RwLock::new(self.known()),
+            known: RwLock::new(self.said()),
+            slow: Mutex::new(None),
         };
         let future: NodeFuture = Box::pin(Later {
             class,

@@ -15,10 +15,11 @@ use crate::channel::{Came, Fault};
 use crate::class::PackClass;
 use crate::discover::Candidate;
 use crate::interpreter::{Interpreter, Search};
+use crate::output::Logs;
 use crate::report::{PackReport, Phase, State, import_times};
 use crate::shim;
 use crate::wire::Decoder;
-use crate::worker::{Launch, Live, Logs, thread};
+use crate::worker::{Launch, Live, thread};
 
 /// Between two looks whether an import takes too long.
 const LOOK: Duration = Duration::from_millis(100);
@@ -150,6 +151,7 @@ impl Host {
                 ignored: Vec::new(),
                 overridden: Vec::new(),
                 web: Vec::new(),
+                undescribed: Vec::new(),
                 ends: 0,
                 last_end: None,
                 outside: Vec::new(),
@@ -251,6 +253,14 @@ impl Host {
     /// What the process is called where there are several.
     fn label(&self) -> &str {
         self.settings.alone.as_deref().unwrap_or("shared")
+    }
+
+    /// Notes at a pack that one of its classes could not say what it declares.
+    pub(crate) fn left_out_class(&self, module: &str, class: &str, why: &str) {
+        let mut inner = lock(&self.inner);
+        if let Some(pack) = inner.packs.iter_mut().find(|pack| pack.module == module) {
+            pack.undescribed.push((class.to_owned(), why.to_owned()));
+        }
     }
 
     /// Notes at a pack that the process ended while it ran one of its nodes.

@@ -43,9 +43,12 @@ pub struct Interpreter {
 impl Search {
     pub fn find(&self) -> Result<Interpreter, NoPython> {
         if let Some(given) = &self.given {
-            let path = in_environment(given).ok_or_else(|| NoPython::NotThere {
-                path: given.clone(),
-            })?;
+            let path =
+                in_environment(given)
+                    .map(from_anywhere)
+                    .ok_or_else(|| NoPython::NotThere {
+                        path: given.clone(),
+                    })?;
             return check(&path).unwrap_or(Err(NoPython::NotThere { path }));
         }
         let beside = [".venv", "venv", "python_embeded", "../python_embeded"]
@@ -57,6 +60,7 @@ impl Search {
         for path in environments
             .filter(|e| e.is_dir())
             .filter_map(|e| in_environment(&e))
+            .map(from_anywhere)
             .chain(on_path)
         {
             match check(&path) {
@@ -93,6 +97,15 @@ fn in_environment(path: &Path) -> Option<PathBuf> {
             .map(move |name| root.join(name))
         })
         .find(|program| program.is_file())
+}
+
+/// The same program in any folder: the process of the packs starts in the base folder, not in this one. Links stay what they
+/// are, because an environment's interpreter is one.
+fn from_anywhere(path: PathBuf) -> PathBuf {
+    if path.components().count() == 1 && !path.is_file() {
+        return path;
+    }
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 /// The version of an interpreter; nothing if it does not answer.

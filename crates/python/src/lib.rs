@@ -11,6 +11,7 @@ mod discover;
 mod host;
 mod hosts;
 mod interpreter;
+mod output;
 mod report;
 mod routes;
 mod schema;

@@ -42,6 +42,8 @@ pub struct PackReport {
     pub overridden: Vec<(String, String)>,
     /// Folders with scripts for the front-end, by mount name.
     pub web: Vec<(String, String)>,
+    /// Classes that could not say what they declare and are left out: name and why.
+    pub undescribed: Vec<(String, String)>,
     /// How often the process ended while it ran a node of this pack, and how the last time.
     pub ends: u64,
     pub last_end: Option<String>,
@@ -67,6 +69,11 @@ impl PackReport {
             "log" => texts(log),
             "web" => self.web.iter().map(|(name, _)| Value::from(name)).collect::<Vec<_>>(),
             "process" => process,
+            "left_out" => self
+                .undescribed
+                .iter()
+                .map(|(class, why)| (Arc::from(class.as_str()), Value::from(why)))
+                .collect::<Map>(),
             "ends" => self.ends,
             "last_end" => self.last_end.clone(),
             "writes_outside" => texts(&self.outside),
@@ -101,6 +108,7 @@ impl PackReport {
         self.ignored = texts("ignored");
         self.overridden = pairs("overridden");
         self.web = pairs("web");
+        self.undescribed.clear();
     }
 }
 

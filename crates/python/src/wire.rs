@@ -386,6 +386,7 @@ fn handle_kind(declared: Option<&str>, text: &str) -> &'static str {
         Some("NOISE") => "noise",
         Some("SAMPLER") => "sampler",
         Some("GUIDER") => "guider",
+        Some("HOOKS") => "hooks",
         _ if text.starts_with("control net") => "control_net",
         _ if text.contains("text encoder") => "clip",
         _ if text.contains("vision encoder") => "clip_vision",

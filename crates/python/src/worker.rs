@@ -1,7 +1,7 @@
 //! One Python process: how it is started, what is heard of it, how it ends.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::io::{BufRead as _, BufReader, Read};
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::AtomicU64;
@@ -12,46 +12,17 @@ use fresco_graph::{Codec, Cx, Value, lock};
 use fresco_tensor::Tensor;
 
 use crate::channel::{Channel, Frame, Kind, Reader, Stream};
+use crate::output::{Logs, Output};
 use crate::segment::Segments;
 use crate::wire::Handles;
 
-/// Bytes of one line of output; what is longer is cut into several.
-const LINE: u64 = 8 << 10;
-/// Bytes a second that are passed on to the log.
-const FLOOD: u64 = 1 << 20;
-/// Lines of output that an error shows.
-const TAIL: usize = 60;
 /// How long a message may wait until the process reads it.
 const UNREAD: Duration = Duration::from_secs(10);
 /// How long a process that closed its channel may take to end.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Lines that are kept of each pack.
-const KEPT: usize = 100;
-
 /// Names of a pack and of a class of it.
 pub(crate) type PackAndClass = (Arc<str>, Arc<str>);
-
-/// What packs wrote last, by their names; it outlives their processes.
-#[derive(Default)]
-pub(crate) struct Logs(Mutex<HashMap<Arc<str>, VecDeque<String>>>);
-
-impl Logs {
-    fn add(&self, name: &Arc<str>, line: &str) {
-        let mut logs = lock(&self.0);
-        let lines = logs.entry(name.clone()).or_default();
-        if lines.len() == KEPT {
-            lines.pop_front();
-        }
-        lines.push_back(line.to_owned());
-    }
-
-    pub(crate) fn of(&self, name: &str) -> Vec<String> {
-        let logs = lock(&self.0);
-        let lines = logs.get(name).map(|lines| lines.iter().cloned().collect());
-        lines.unwrap_or_default()
-    }
-}
 
 /// How a process is started.
 #[derive(Clone)]
@@ -86,22 +57,16 @@ pub(crate) struct Live {
     pub(crate) knows_prompt: Mutex<Option<Arc<str>>>,
     /// Who is writing, as far as is known.
     pub(crate) speaker: Arc<Mutex<Arc<str>>>,
-    /// When it last did not say in time what a class declares.
-    pub(crate) late: Mutex<Option<Instant>>,
+    /// When it last did not say in time what a class declares, and which class.
+    pub(crate) late: Mutex<Option<(Instant, Arc<str>)>>,
     /// The pack that is being imported.
     pub(crate) importing: Mutex<Option<String>>,
     child: Mutex<Child>,
     process: u32,
     /// Bytes of GPUs that torch has taken there.
     pub(crate) on_gpu: AtomicU64,
-    output: Arc<Mutex<Output>>,
+    output: Output,
     killed: Mutex<Option<&'static str>>,
-}
-
-#[derive(Default)]
-struct Output {
-    tail: VecDeque<String>,
-    readers: usize,
 }
 
 /// Who listens to a process.
@@ -132,18 +97,15 @@ impl Live {
         // Whoever writes to a process that reads no more must not wait for ever.
         stream.set_write_timeout(Some(UNREAD))?;
         let process = child.id();
-        let output = Arc::new(Mutex::new(Output::default()));
+        let output = Output::default();
         let speaker: Arc<Mutex<Arc<str>>> = Arc::new(Mutex::new("packs".into()));
         let streams: [Option<Box<dyn Read + Send>>; 2] = [
             child.stdout.take().map(|s| Box::new(s) as _),
             child.stderr.take().map(|s| Box::new(s) as _),
         ];
         for stream in streams.into_iter().flatten() {
-            lock(&output).readers += 1;
-            let (output, speaker) = (output.clone(), speaker.clone());
-            let logs = launch.logs.clone();
-            let listen = move || listen_to(stream, &output, &speaker, &logs);
-            thread("pack-output", listen)?;
+            let reader = output.reader(&speaker, &launch.logs);
+            thread("pack-output", move || reader.run(stream))?;
         }
         let live = Arc::new(Self {
             owner,
@@ -271,7 +233,7 @@ impl Live {
     fn reason(&self, problem: Option<String>, status: Option<ExitStatus>) -> Arc<str> {
         // What was written last may still be on its way.
         let began = Instant::now();
-        while lock(&self.output).readers > 0 && began.elapsed() < Duration::from_millis(300) {
+        while self.output.is_open() && began.elapsed() < Duration::from_millis(300) {
             nap(Duration::from_millis(2));
         }
         // Children of the pack may still be there.
@@ -281,17 +243,10 @@ impl Live {
             (None, Some(why)) if why != "it ended" => why.to_owned(),
             _ => status.map_or_else(|| "it ended".to_owned(), describe),
         };
-        let tail = lock(&self.output);
-        if !tail.tail.is_empty() {
+        let last = self.output.last_words();
+        if !last.is_empty() {
             text.push_str("\nIts last output:\n");
-            text.push_str(
-                &tail
-                    .tail
-                    .iter()
-                    .map(String::as_str)
-                    .collect::<Vec<_>>()
-                    .join("\n"),
-            );
+            text.push_str(&last.join("\n"));
         }
         text.into()
     }
@@ -366,48 +321,4 @@ fn spawn(command: &mut Command) -> std::io::Result<(Child, Stream)> {
             return Ok((child, stream));
         }
     }
-}
-
-/// Passes the lines of a stream to the log, with the name of the pack; a flood is cut.
-fn listen_to(
-    stream: Box<dyn Read + Send>,
-    output: &Mutex<Output>,
-    speaker: &Mutex<Arc<str>>,
-    logs: &Logs,
-) {
-    let mut lines = BufReader::new(stream);
-    let mut second = Instant::now();
-    let mut bytes = 0_u64;
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        match lines.by_ref().take(LINE).read_until(b'\n', &mut line) {
-            Ok(0) | Err(_) => break,
-            Ok(_) => {}
-        }
-        if second.elapsed() > Duration::from_secs(1) {
-            (second, bytes) = (Instant::now(), 0);
-        }
-        let before = bytes;
-        bytes += line.len() as u64;
-        let name = lock(speaker).clone();
-        if bytes > FLOOD {
-            if before <= FLOOD {
-                tracing::warn!(
-                    "[{name}] writes more than 1 MB a second; the rest of it is left out"
-                );
-            }
-            continue;
-        }
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim_end_matches(['\n', '\r']);
-        tracing::info!("[{name}] {text}");
-        logs.add(&name, text);
-        let mut output = lock(output);
-        if output.tail.len() == TAIL {
-            output.tail.pop_front();
-        }
-        output.tail.push_back(text.to_owned());
-    }
-    lock(output).readers -= 1;
 }

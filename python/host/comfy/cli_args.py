@@ -39,6 +39,7 @@ _DEFAULTS = {
     "cpu_vae": False, "fp8_e4m3fn_text_enc": False, "fp8_e5m2_text_enc": False, "fp16_text_enc": False,
     "fp32_text_enc": False, "bf16_text_enc": False, "force_channels_last": False, "directml": None,
     "preview_size": 512, "cache_classic": False, "cache_lru": 0, "cache_none": False, "cache_ram": 0,
+    "force_upcast_attention": False, "dont_upcast_attention": False,
     "use_split_cross_attention": False, "use_quad_cross_attention": False, "use_pytorch_cross_attention": False,
     "use_sage_attention": False, "use_flash_attention": False, "disable_xformers": True, "gpu_only": False,
     "highvram": False, "normalvram": False, "lowvram": False, "novram": False, "cpu": False, "reserve_vram": None,

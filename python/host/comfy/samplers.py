@@ -1,7 +1,18 @@
 """Samplers, schedules and guiders. Sampling runs in the engine; what packs write of it in Python is called from there."""
 
+import functools
 import threading
 
+import comfy.model_sampling
+from comfy._cond_lists import (  # noqa: F401
+    add_area_dims, apply_empty_x_to_equal_area, calculate_start_end_timesteps, can_concat_cond, cond_cat, cond_equal_size, cond_obj,
+    create_cond_with_same_area_if_none, encode_model_conds, get_area_and_mult, get_mask_aabb, pre_run_control, process_conds,
+    resolve_areas_and_cond_masks, resolve_areas_and_cond_masks_multidim,
+)
+from comfy._schedules import (
+    beta_scheduler, ddim_scheduler, kl_optimal_scheduler, linear_quadratic_schedule, normal_scheduler, simple_scheduler,
+)
+from comfy.k_diffusion import sampling as k_diffusion_sampling
 from fresco_host import Unsupported, callbacks, models, values
 from fresco_host.placeholders import fallback
 
@@ -21,41 +32,29 @@ class SchedulerHandler:
         self.use_ms = use_ms
 
 
-SCHEDULER_HANDLERS = {name: SchedulerHandler(None) for name in SCHEDULER_NAMES}
+SCHEDULER_HANDLERS = {
+    "simple": SchedulerHandler(simple_scheduler), "sgm_uniform": SchedulerHandler(functools.partial(normal_scheduler, sgm=True)),
+    "karras": SchedulerHandler(k_diffusion_sampling.get_sigmas_karras, use_ms=False),
+    "exponential": SchedulerHandler(k_diffusion_sampling.get_sigmas_exponential, use_ms=False),
+    "ddim_uniform": SchedulerHandler(ddim_scheduler), "beta": SchedulerHandler(beta_scheduler),
+    "normal": SchedulerHandler(normal_scheduler), "linear_quadratic": SchedulerHandler(linear_quadratic_schedule),
+    "kl_optimal": SchedulerHandler(kl_optimal_scheduler, use_ms=False),
+}
+_HANDLERS = dict(SCHEDULER_HANDLERS)
 # What the engine has; all else in these lists is of packs.
 _OURS = (frozenset(SAMPLER_NAMES), frozenset(SCHEDULER_NAMES))
 
 
-def _model_of(model_sampling):
-    """The model whose noise levels these are."""
-    owner = getattr(model_sampling, "fresco_patcher", None)
-    if owner is None:
-        raise Unsupported("comfy.samplers.calculate_sigmas: these noise levels belong to no model of Fresco")
-    return owner
-
-
 def calculate_sigmas(model_sampling, scheduler_name, steps):
     handler = SCHEDULER_HANDLERS.get(scheduler_name)
-    if handler is not None and handler.handler is not None:
-        return handler.handler(model_sampling, steps) if handler.use_ms else handler.handler(
-            n=steps, sigma_min=float(model_sampling.sigma_min), sigma_max=float(model_sampling.sigma_max)
-        )
-    return models.method("model.sigmas", model=_model_of(model_sampling), scheduler=scheduler_name, steps=steps)
-
-
-def _schedule(name):
-    def schedule(model_sampling, steps, *args, **kwargs):
-        return calculate_sigmas(model_sampling, name, steps)
-
-    return schedule
-
-
-simple_scheduler = _schedule("simple")
-ddim_scheduler = _schedule("ddim_uniform")
-normal_scheduler = _schedule("normal")
-beta_scheduler = _schedule("beta")
-linear_quadratic_schedule = _schedule("linear_quadratic")
-kl_optimal_scheduler = _schedule("kl_optimal")
+    if handler is None:
+        raise ValueError(f"there is no scheduler {scheduler_name!r}; there are {', '.join(SCHEDULER_HANDLERS)}")
+    owner = getattr(model_sampling, "fresco_patcher", None)
+    if owner is not None and handler is _HANDLERS.get(scheduler_name):
+        return models.method("model.sigmas", model=owner, scheduler=scheduler_name, steps=steps)
+    if handler.use_ms:
+        return handler.handler(model_sampling, steps)
+    return handler.handler(n=steps, sigma_min=float(model_sampling.sigma_min), sigma_max=float(model_sampling.sigma_max))
 
 
 class _AddedSchedule:
@@ -120,7 +119,8 @@ class _Denoiser:
         self.about = about
         self.inner_model = self
         self.sigmas = None
-        self.model_sampling = _Bounds(about)
+        # What the network's output means: samplers step otherwise for flows.
+        self.model_sampling = comfy.model_sampling._of_engine(about["sampling"])
         self.model_patcher = self
         self.model_options = {}
 
@@ -129,11 +129,6 @@ class _Denoiser:
 
     def __call__(self, x, sigma, **kwargs):
         return callbacks.back("denoise", x, callbacks.number_of(sigma))
-
-
-class _Bounds:
-    def __init__(self, about):
-        self.sigma_min, self.sigma_max = about["sigma_min"], about["sigma_max"]
 
 
 class KSAMPLER(Sampler):
@@ -147,6 +142,13 @@ class KSAMPLER(Sampler):
     def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False):
         return run_sampler(self, model_wrap, sigmas, extra_args, callback, noise, latent_image, denoise_mask, disable_pbar)
 
+    def fresco_handle(self):
+        """Fresco's own sampler, where the loop is the host's and nothing is set about it."""
+        name = getattr(self.sampler_function, "fresco_sampler", None)
+        if name is None or type(self) is not KSAMPLER or self.extra_options or self.inpaint_options or name not in _OURS[0]:
+            return None
+        return models.run_node("KSamplerSelect", {"sampler_name": name})[0]
+
     def fresco_sample(self, x, sigmas, about):
         def told(step):
             callbacks.back("step", step["i"], callbacks.number_of(step["sigma"]), step["x"], step["denoised"])
@@ -159,10 +161,9 @@ class KSAMPLER(Sampler):
 
 def ksampler(sampler_name, extra_options={}, inpaint_options={}):
     """A sampler by name: one that packs added to comfy.k_diffusion.sampling, or the engine's."""
-    import comfy.k_diffusion.sampling as added
-
-    own = vars(added).get(f"sample_{sampler_name}")
-    if callable(own):
+    own = vars(k_diffusion_sampling).get(f"sample_{sampler_name}")
+    # What is Fresco's runs there; with options it runs here, by the same formulas.
+    if callable(own) and (extra_options or not hasattr(own, "fresco_sampler")):
         return KSAMPLER(own, extra_options, inpaint_options)
     if extra_options:
         raise Unsupported(f"comfy.samplers.ksampler: options of the sampler {sampler_name} cannot be set from Python; use its node")
@@ -394,9 +395,8 @@ class KSampler:
             latent["noise_mask"] = denoise_mask
         own = self.sampler if not callable(getattr(self.sampler, "fresco_sample", None)) else self.sampler
         if isinstance(own, str):
-            import comfy.k_diffusion.sampling as added
-
-            if f"sample_{own}" in vars(added):
+            added = vars(k_diffusion_sampling).get(f"sample_{own}")
+            if added is not None and not hasattr(added, "fresco_sampler"):
                 own = ksampler(own)
         return models.sample(
             model=self.model, noise=noise, cfg=cfg, positive=positive, negative=negative, sampler=own, sigmas=sigmas, latent=latent,

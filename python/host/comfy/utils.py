@@ -4,7 +4,13 @@ import math
 import os
 import struct
 
+from comfy._clip_names import clip_text_transformers_convert, transformers_convert  # noqa: F401
 from fresco_host import state
+from fresco_host.diffusers_names import ATTENTIONS as UNET_MAP_ATTENTIONS
+from fresco_host.diffusers_names import BASIC as UNET_MAP_BASIC
+from fresco_host.diffusers_names import RESNET as UNET_MAP_RESNET
+from fresco_host.diffusers_names import TRANSFORMER as TRANSFORMER_BLOCKS
+from fresco_host.diffusers_names import unet_to_diffusers
 from fresco_host.placeholders import fallback
 
 MMAP_TORCH_FILES = False
@@ -371,6 +377,27 @@ def tiled_scale(
     samples, function, tile_x=64, tile_y=64, overlap=8, upscale_amount=4, out_channels=3, output_device="cpu", pbar=None
 ):
     return tiled_scale_multidim(samples, function, (tile_y, tile_x), overlap, upscale_amount, out_channels, output_device, pbar=pbar)
+
+
+def pack_latents(latents):
+    """Several latents as one row of numbers for each item of a batch, and their shapes."""
+    import torch
+
+    rows = [latent.reshape(latent.shape[0], 1, -1) for latent in latents]
+    return torch.cat(rows, dim=-1), [latent.shape for latent in latents]
+
+
+def unpack_latents(combined_latent, latent_shapes):
+    """The latents of such a row; their batch is that of the row."""
+    if len(latent_shapes) <= 1:
+        return [combined_latent]
+    found, start = [], 0
+    for shape in latent_shapes:
+        count = math.prod(shape[1:])
+        part = combined_latent[:, :, start : start + count]
+        found.append(part.reshape([combined_latent.shape[0], *shape[1:]]))
+        start += count
+    return found
 
 
 def reshape_mask(input_mask, output_shape):

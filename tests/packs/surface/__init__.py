@@ -26,7 +26,7 @@ for name in MODULES:
         FAILED.append(f"{name}: {error!r}")
 
 import comfy.ldm.modules.attention  # noqa: E402
-from comfy.ldm.modules.attention import optimized_attention  # noqa: E402
+from comfy.ldm.flux.model import Flux  # noqa: E402
 
 
 class OwnBlock(comfy.ldm.modules.attention.BasicTransformerBlock):
@@ -57,7 +57,7 @@ class SurfaceReport:
         except ModuleNotFoundError:
             newer = "ModuleNotFoundError"
         try:
-            optimized_attention(1, 2, 3)
+            Flux(1, 2, 3)
             used = "worked"
         except Exception as error:
             used = f"{type(error).__name__}: {error}"

@@ -71,9 +71,11 @@ fn base_with(packs: &[&str]) -> TempDir {
 mod apart;
 mod cases;
 mod contract;
+mod found;
 mod hostile;
 mod loading;
 mod models;
+mod parts;
 mod process;
 mod suite;
 mod torch;

@@ -16,6 +16,7 @@ use fresco_tensor::Tensor;
 
 use super::run::{Guided, Sampled};
 use super::{Model, Sampler, StartNoise};
+use crate::for_packs::sampling_info;
 use crate::types::{Latent, as_tensor, tensor};
 
 /// An error of another process on its way through samplers.
@@ -436,6 +437,7 @@ impl OwnSampler {
             "sigma_min" => f64::from(args.sampling.sigma_min()),
             "sigma_max" => f64::from(args.sampling.sigma_max()),
             "options" => options.clone(),
+            "sampling" => sampling_info(args.sampling),
         };
         let question = vec![
             tensor(x),

@@ -153,7 +153,12 @@ impl Listener for Host {
                 );
             }
             "importing" => {
-                let name = text("pack").unwrap_or("").to_owned();
+                // Without a name: libraries, and modules of the host.
+                let Some(name) = text("pack").map(str::to_owned) else {
+                    *lock(&live.importing) = None;
+                    *lock(&live.speaker) = "packs".into();
+                    return;
+                };
                 *lock(&live.speaker) = name.as_str().into();
                 if let Some(pack) = lock(&self.inner).packs.iter_mut().find(|p| p.name == name) {
                     pack.state = State::Loading;

@@ -167,7 +167,7 @@ fn everything_that_packs_import_is_there() {
     let used = report["used"].as_str().unwrap();
     assert!(
         used.starts_with("Unsupported")
-            && used.contains("comfy.ldm.modules.attention.optimized_attention")
+            && used.contains("comfy.ldm.flux.model.Flux")
             && used.contains("L3b"),
         "{used}"
     );

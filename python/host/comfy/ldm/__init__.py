@@ -1,0 +1,1 @@
+"""Parts of networks that packs build their own networks of."""

@@ -1,0 +1,1 @@
+"""Parts of the networks for LTX video."""
