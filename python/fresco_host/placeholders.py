@@ -114,7 +114,7 @@ def _extra_classes(module):
     def missing(name):
         import nodes
 
-        proxy = nodes.NODE_CLASS_MAPPINGS.get(name) if not name.startswith("_") else None
+        proxy = nodes.fresco_class(module, name)
         return proxy if proxy is not None else other(name)
 
     return missing
