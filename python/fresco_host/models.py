@@ -2,6 +2,7 @@
 handed over when the model leaves the pack."""
 
 import copy
+import sys
 import uuid
 
 from . import Unsupported, callbacks, handles, state, values
@@ -13,8 +14,27 @@ def _ask(name, arguments):
     call = state.call()
     out = Outgoing()
     encoder = values.Encoder(out, call)
-    asked = {key: encoder.item(value, "CONDITIONING" if isinstance(value, (list, dict)) else None) for key, value in arguments.items()}
+    asked = {key: encoder.item(_plain(value), "CONDITIONING") for key, value in arguments.items()}
     return state.channel.call("run_node", {"class": name, "args": asked, "call": call.number if call is not None else 0}, out)
+
+
+def plain_number(value):
+    """A number of numpy, or a tensor with one number, as Python's own."""
+    if isinstance(value, (str, bytes, int, float)) and type(value).__module__ != "numpy":
+        return value
+    if hasattr(value, "item") and getattr(value, "shape", None) == () and not isinstance(value, values.MissingTorch):
+        return value.item()
+    return value
+
+
+def _plain(value):
+    """What the engine takes in place of a parameter of a module, a tensor with gradients, or a number of numpy."""
+    if type(value).__module__ == "numpy":
+        return plain_number(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and (type(value) is not torch.Tensor or value.requires_grad):
+        return value.detach().as_subclass(torch.Tensor)
+    return value
 
 
 def run_node(name, arguments):

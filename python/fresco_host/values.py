@@ -307,8 +307,12 @@ class Encoder:
             name = str(value.dtype).rpartition(".")[2]
             if name in FLOATS or open_parts:
                 return self.tensor(value)
-        if open_parts and type(value).__module__ == "numpy" and getattr(getattr(value, "dtype", None), "kind", "") == "f" and value.shape:
-            return self.tensor(value)
+        if open_parts and type(value).__module__ == "numpy":
+            letter = getattr(getattr(value, "dtype", None), "kind", "")
+            if letter == "f" and value.shape:
+                return self.tensor(value)
+            if letter in "biuf" and letter and not value.shape:
+                return self.portable(value.item(), True, depth)
         if isinstance(value, str):
             return str.__str__(value)
         record = self._record(value)

@@ -8,7 +8,7 @@ import random
 import folder_paths
 import node_helpers
 from comfy_execution.graph_utils import ExecutionBlocker
-from fresco_host import models, state
+from fresco_host import builtin, builtin_parts, models
 from fresco_host.host_names import REGISTERED
 from fresco_host.placeholders import fallback
 
@@ -31,80 +31,19 @@ def interrupt_processing(value=True):
     comfy.model_management.interrupt_current_processing(value)
 
 
-class _ProxyType(type):
-    """A class of the engine. What it declares is asked when somebody looks."""
-
-    def fresco_info(cls):
-        if "_fresco_info" not in vars(cls):
-            answer, _ = state.channel.call("class_info", {"class": cls.fresco_class})
-            cls._fresco_info = json.loads(answer)
-        return cls._fresco_info
-
-    def __getattr__(cls, name):
-        keys = {
-            "RETURN_TYPES": ("output", tuple), "RETURN_NAMES": ("output_name", tuple), "CATEGORY": ("category", str),
-            "OUTPUT_IS_LIST": ("output_is_list", tuple), "OUTPUT_NODE": ("output_node", bool),
-            "DESCRIPTION": ("description", str),
-        }
-        if name in keys:
-            key, kind = keys[name]
-            return kind(cls.fresco_info()[key])
-        raise AttributeError(f"{cls.__name__} has no attribute {name!r}")
-
-
-class _Proxy(metaclass=_ProxyType):
-    FUNCTION = "fresco_run"
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        groups = cls.fresco_info()["input"]
-        shaped = {}
-        for group, members in groups.items():
-            shaped[group] = {name: tuple(entry) if isinstance(entry, list) else entry for name, entry in members.items()}
-        return shaped
-
-    def fresco_run(self, *args, **kwargs):
-        names = []
-        for group in ("required", "optional"):
-            names.extend(type(self).fresco_info()["input_order"].get(group, ()))
-        arguments = dict(zip(names, args))
-        # Hidden values go by themselves.
-        hidden = type(self).fresco_info()["input"].get("hidden", {})
-        arguments.update((name, value) for name, value in kwargs.items() if name not in hidden)
-        slots, ui = models.run_shown(type(self).fresco_class, arguments)
-        if ui is not None:
-            return {"ui": ui, "result": tuple(slots)}
-        return tuple(slots)
-
-    def EXECUTE_NORMALIZED(self, *args, **kwargs):
-        return self.fresco_run(*args, **kwargs)
-
-    def __getattr__(self, name):
-        if name.startswith("_"):
-            raise AttributeError(name)
-        # Whatever a pack calls the method: there is only one thing to do.
-        return self.fresco_run
-
-
-def _proxy(name):
-    def execute(cls, *args, **kwargs):
-        from comfy_api.latest import io
-
-        result = cls().fresco_run(*args, **kwargs)
-        return io.NodeOutput.from_dict(result) if isinstance(result, dict) else io.NodeOutput(*result)
-
-    return _ProxyType(name, (_Proxy,), {"fresco_class": name, "__module__": "nodes", "execute": classmethod(execute)})
-
-
 def fresco_class(module, name):
     """The class or function that a module of the host's further nodes has under this name, if there is one."""
-    return NODE_CLASS_MAPPINGS.get(REGISTERED.get(name, name))
+    function = builtin_parts.FUNCTIONS.get((module, name))
+    if function is not None:
+        return function
+    known = builtin.BY_CLASS.get((module, name))
+    return NODE_CLASS_MAPPINGS.get(known.node if known is not None else REGISTERED.get(name, name))
 
 
-def _setup(builtin):
+def _setup(builtins):
     here = globals()
-    for name in builtin:
-        cls = here.get(name) or _proxy(name)
+    for name in builtins:
+        cls = here.get(name) or builtin.make(name)
         NODE_CLASS_MAPPINGS[name] = cls
         here.setdefault(name, cls)
 

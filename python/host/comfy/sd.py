@@ -20,6 +20,9 @@ class VAE(metaclass=_VaeType):
     """A VAE from a state dictionary that came from a file: the engine loads that file."""
 
     def __new__(cls, sd=None, device=None, config=None, dtype=None, metadata=None):
+        name = getattr(sd, "fresco_vae", None) or ("pixel_space" if sd is not None and "pixel_space_vae" in sd else None)
+        if name is not None:
+            return run_node("VAELoader", {"vae_name": name})[0]
         path = getattr(sd, "fresco_path", None)
         if path is None:
             raise Unsupported("comfy.sd.VAE: only the content of a file (comfy.utils.load_torch_file) can be loaded")

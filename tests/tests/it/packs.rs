@@ -69,6 +69,7 @@ fn base_with(packs: &[&str]) -> TempDir {
 }
 
 mod apart;
+mod calls;
 mod cases;
 mod contract;
 mod found;

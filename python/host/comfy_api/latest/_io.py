@@ -424,6 +424,16 @@ class NodeOutput:
         return cls(*args, ui=data.get("ui"), expand=data.get("expand"))
 
 
+def _normalized(result):
+    if isinstance(result, NodeOutput):
+        return result
+    if isinstance(result, dict):
+        return NodeOutput.from_dict(result)
+    if isinstance(result, ExecutionBlocker):
+        return NodeOutput(block_execution=result.message)
+    return NodeOutput(*result) if isinstance(result, (tuple, list)) else NodeOutput()
+
+
 class HiddenHolder:
     def __init__(self, values):
         self.__dict__.update(values)
@@ -461,6 +471,15 @@ class ComfyNode(metaclass=_NodeType):
     @classmethod
     def execute(cls, **kwargs):
         raise NotImplementedError(f"{cls.__name__} has no execute")
+
+    @classmethod
+    def EXECUTE_NORMALIZED(cls, *args, **kwargs):
+        """What `execute` gives, whatever form it has, as a NodeOutput."""
+        return _normalized(cls.execute(*args, **kwargs))
+
+    @classmethod
+    async def EXECUTE_NORMALIZED_ASYNC(cls, *args, **kwargs):
+        return _normalized(await cls.execute(*args, **kwargs))
 
     @classmethod
     def validate_inputs(cls, **kwargs):
