@@ -177,7 +177,19 @@ fn read_sampling(wanted: &Map) -> Result<ModelSampling, NodeError> {
         }
     };
     let shift = number("shift", 1.0);
+    let (first, last) = (number("first", 0.00085), number("last", 0.012));
     let mut sampling = match text("spacing") {
+        "ModelSamplingDiscrete" if text("betas") == "sqrt_linear" => {
+            ModelSampling::even_betas(prediction, first, last)
+        }
+        "ModelSamplingDiscrete" if text("betas") == "linear" && first == 0.00085 => {
+            ModelSampling::discrete_until(prediction, last)
+        }
+        "ModelSamplingDiscrete" if wanted.contains_key("betas") => {
+            return Err(NodeError::value_error(format!(
+                "a pack wants noise levels that begin with a step of {first}; Fresco has those that begin with 0.00085, and even ones"
+            )));
+        }
         "ModelSamplingDiscrete" => {
             ModelSampling::discrete(prediction, wanted.get("zsnr").is_some_and(Value::truthy))
         }

@@ -52,35 +52,85 @@ class BaseModel:
         raise UnsupportedAttribute(f"{type(self).__name__}.{name} needs a torch model inside the worker (level L3b)")
 
 
-_NAMES = """SD21UNCLIP SDXLRefiner SDXL SVD_img2vid SV3D_u SV3D_p Stable_Zero123 SD_X4Upscaler IP2P SDXL_instructpix2pix
-LotusD StableCascade_C StableCascade_B SD3 AuraFlow StableAudio1 HunyuanDiT PixArt Flux Flux2 GenmoMochi LTXV LTXAV HunyuanVideo
-HunyuanVideoI2V HunyuanVideo15 CosmosVideo CosmosPredict2 Lumina2 WAN21 WAN22 WAN21_Vace Hunyuan3Dv2 HiDream Chroma ACEStep
-Omnigen2 QwenImage HunyuanImage21 Kandinsky5""".split()
+_NAMES = """SD21UNCLIP SDXLRefiner SVD_img2vid Stable_Zero123 SD_X4Upscaler StableCascade_C SD3 AuraFlow StableAudio1 HunyuanDiT PixArt
+Flux GenmoMochi LTXV HunyuanVideo CosmosVideo CosmosPredict2 Lumina2 WAN21 Hunyuan3Dv2 HiDream Chroma ACEStep Omnigen2 QwenImage
+Kandinsky5 IP2P Anima""".split()
 for _name in _NAMES:
     globals()[_name] = type(_name, (BaseModel,), {"__module__": __name__})
 
-# Words of the engine's names, the most particular first.
-_WORDS = (
-    ("refiner", "SDXLRefiner"), ("sdxl", "SDXL"), ("sd3", "SD3"), ("flux.2", "Flux2"), ("flux2", "Flux2"), ("flux", "Flux"),
-    ("chroma", "Chroma"), ("lumina", "Lumina2"), ("qwen", "QwenImage"), ("wan 2.2", "WAN22"), ("wan", "WAN21"), ("ltx", "LTXV"),
-    ("hidream", "HiDream"), ("hunyuanvideo", "HunyuanVideo"), ("hunyuan video", "HunyuanVideo"), ("hunyuan image", "HunyuanImage21"),
-    ("omnigen", "Omnigen2"), ("cosmos", "CosmosPredict2"), ("kandinsky", "Kandinsky5"),
-)
+
+class SDXL(BaseModel):
+    pass
+
+
+# Networks that are one of those with something more.
+for _name, _parents in {
+    "SV3D_u": (SVD_img2vid,), "SV3D_p": (SVD_img2vid,), "SD15_instructpix2pix": (IP2P, BaseModel), "SDXL_instructpix2pix": (IP2P, SDXL),  # noqa: F821
+    "LotusD": (BaseModel,), "StableCascade_B": (BaseModel,), "Flux2": (Flux,), "LTXAV": (LTXV,), "HunyuanVideoI2V": (HunyuanVideo,),  # noqa: F821
+    "HunyuanVideoSkyreelsI2V": (HunyuanVideo,), "HunyuanVideo15": (HunyuanVideo,), "HunyuanImage21": (HunyuanVideo,),  # noqa: F821
+    "HunyuanImage21Refiner": (HunyuanVideo,), "WAN22": (WAN21,), "WAN21_Vace": (WAN21,), "WAN21_Camera": (WAN21,),  # noqa: F821
+    "WAN21_HuMo": (WAN21,), "WAN22_S2V": (WAN21,), "WAN22_Animate": (WAN21,), "ChromaRadiance": (Chroma,),  # noqa: F821
+    "Kandinsky5Image": (Kandinsky5,),  # noqa: F821
+}.items():
+    globals()[_name] = type(_name, tuple(dict.fromkeys(_parents)), {"__module__": __name__})
+
+
 _TYPES = {
     "EPS": ModelType.EPS, "V_PREDICTION": ModelType.V_PREDICTION, "EDM": ModelType.EDM, "CONST": ModelType.FLOW,
     "IMG_TO_IMG": ModelType.IMG_TO_IMG, "COSMOS_RFLOW": ModelType.FLOW_COSMOS,
 }
 
 
-class _Config:
-    """`model.model.model_config`."""
+_SAMPLING = {
+    ModelType.EPS: ("EPS", "ModelSamplingDiscrete"), ModelType.V_PREDICTION: ("V_PREDICTION", "ModelSamplingDiscrete"),
+    ModelType.V_PREDICTION_EDM: ("V_PREDICTION", "ModelSamplingContinuousEDM"), ModelType.STABLE_CASCADE: ("EPS", "StableCascadeSampling"),
+    ModelType.EDM: ("EDM", "ModelSamplingContinuousEDM"), ModelType.FLOW: ("CONST", "ModelSamplingDiscreteFlow"),
+    ModelType.V_PREDICTION_CONTINUOUS: ("V_PREDICTION", "ModelSamplingContinuousV"), ModelType.FLUX: ("CONST", "ModelSamplingFlux"),
+    ModelType.IMG_TO_IMG: ("IMG_TO_IMG", "ModelSamplingDiscrete"), ModelType.FLOW_COSMOS: ("COSMOS_RFLOW", "ModelSamplingCosmosRFlow"),
+}
 
-    def __init__(self, facts, latent_format):
-        self.unet_config = {"in_channels": facts["in_channels"], "model_channels": facts["model_channels"]}
-        sampling = facts["sampling"]
-        self.sampling_settings = {key: sampling[key] for key in ("shift", "multiplier", "sigma_data") if sampling.get(key) is not None}
-        self.latent_format = latent_format
-        self.architecture = facts["architecture"]
+
+def model_sampling(model_config, model_type):
+    """Noise levels and the meaning of outputs for a type of models, with a configuration's settings."""
+    import comfy.model_sampling as levels
+
+    if model_type not in _SAMPLING:
+        raise ValueError(f"comfy.model_base.model_sampling takes a ModelType, not {model_type!r}")
+    prediction, spacing = (getattr(levels, name) for name in _SAMPLING[model_type])
+
+    class ModelSampling(spacing, prediction):
+        pass
+
+    return ModelSampling(model_config)
+
+
+class _Shape:
+    """A weight of the engine, as far as its shape goes."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+
+def _config(patcher, facts, latent_format):
+    """`model.model.model_config`: of the family that the weights show."""
+    import comfy.model_detection
+    import comfy.supported_models_base
+
+    weights = {key: _Shape(shape) for key, shape in patcher._keys().items()}
+    unet_config = comfy.model_detection.detect_unet_config(weights, "diffusion_model.")
+    found = None
+    if unet_config is not None:
+        family = next((each for each in comfy.supported_models.models if each.matches(unet_config)), None)
+        found = None if family is None else family(unet_config)
+    if found is None:
+        found = comfy.supported_models_base.BASE(unet_config or {})
+    found.unet_config.setdefault("in_channels", facts["in_channels"])
+    found.unet_config.setdefault("model_channels", facts["model_channels"])
+    sampling = facts["sampling"]
+    found.sampling_settings.update({key: sampling[key] for key in ("shift", "multiplier", "sigma_data") if sampling.get(key) is not None})
+    found.latent_format = latent_format
+    found.architecture = facts["architecture"]
+    return found
 
 
 def _of_engine(patcher):
@@ -89,17 +139,29 @@ def _of_engine(patcher):
     import comfy.model_sampling
 
     facts = patcher._fresco_info()
-    text = facts["name"].lower()
-    name = next((name for word, name in _WORDS if word in text), "BaseModel")
-    made = object.__new__(globals()[name])
+    latent_format = comfy.latent_formats._of_engine(patcher, facts["latent_format"]) if facts["latent_format"] else None
+    config = _config(patcher, facts, latent_format)
+    made = object.__new__(globals()[config.fresco_base])
     made.fresco_patcher = patcher
-    made.latent_format = comfy.latent_formats._of_engine(patcher, facts["latent_format"]) if facts["latent_format"] else None
+    made.latent_format = latent_format
     made.model_sampling = comfy.model_sampling._of_engine(facts["sampling"])
     made.model_sampling.fresco_patcher = patcher
-    made.model_config = _Config(facts, made.latent_format)
+    made.model_config = config
     made.model_type = _TYPES.get(facts["sampling"]["prediction"], ModelType.EPS)
-    made.adm_channels = 0
+    if facts["sampling"]["spacing"] == "ModelSamplingFlux":
+        made.model_type = ModelType.FLUX
+    made.adm_channels = config.unet_config.get("adm_in_channels") or 0
     return made
 
 
-__getattr__ = fallback(__name__)
+_others = fallback(__name__)
+
+
+def __getattr__(name):
+    if name in ("Timestep", "convert_tensor", "sdxl_pooled"):
+        try:
+            from comfy import _model_parts
+        except ModuleNotFoundError:
+            return _others(name)
+        return getattr(_model_parts, name)
+    return _others(name)

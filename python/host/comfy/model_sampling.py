@@ -130,17 +130,35 @@ class _Levels:
             raise Unsupported(f"{type(self).__name__} has no prediction of comfy.model_sampling (EPS, V_PREDICTION, ...) among its bases")
         described = {"spacing": self.fresco_spacing, "prediction": self.fresco_prediction, "sigma_data": float(self.sigma_data)}
         described.update(self.fresco_parameters)
+        if "unknown" in described:
+            from fresco_host import Unsupported
+
+            raise Unsupported(f"{type(self).__name__} has {described['unknown']}, with which Fresco does not sample")
         return described
 
 
-def _discrete_sigmas(zsnr):
-    start, end, count = 0.00085**0.5, 0.012**0.5, 1000
+def _betas(schedule, timesteps, first, last):
+    """How much noise each timestep adds."""
+    parts = [i / (timesteps - 1) for i in range(timesteps)]
+    if schedule in ("linear", "sqrt_linear"):
+        power = 2 if schedule == "linear" else 1
+        start, end = first ** (1 / power), last ** (1 / power)
+        return [(start + (end - start) * part) ** power for part in parts]
+    if schedule == "sqrt":
+        return [(first + (last - first) * part) ** 0.5 for part in parts]
+    if schedule == "cosine":
+        s = 8e-3
+        kept = [math.cos((i / timesteps + s) / (1 + s) * math.pi / 2) ** 2 for i in range(timesteps + 1)]
+        return [min(max(1 - after / before, 0.0), 0.999) for before, after in zip(kept, kept[1:])]
+    raise ValueError(f"beta_schedule is linear, sqrt_linear, sqrt or cosine, not {schedule!r}")
+
+
+def _sigmas_of(betas):
     product, levels = 1.0, []
-    for i in range(count):
-        beta = (start + (end - start) * i / (count - 1)) ** 2
-        product *= 1.0 - beta
+    for beta in betas:
+        product *= 1.0 - float(beta)
         levels.append(((1.0 - product) / product) ** 0.5)
-    return rescale_zero_terminal_snr_sigmas(levels) if zsnr else levels
+    return levels
 
 
 def rescale_zero_terminal_snr_sigmas(sigmas):
@@ -158,9 +176,27 @@ class ModelSamplingDiscrete(_Levels):
 
     def __init__(self, model_config=None, zsnr=None):
         super().__init__(model_config)
-        zsnr = bool(_settings(model_config).get("zsnr", False) if zsnr is None else zsnr)
-        self.fresco_parameters = {"zsnr": zsnr}
-        self.set_sigmas(_discrete_sigmas(zsnr))
+        settings = _settings(model_config)
+        zsnr = bool(settings.get("zsnr", False) if zsnr is None else zsnr)
+        self._register_schedule(
+            given_betas=None, beta_schedule=settings.get("beta_schedule", "linear"), timesteps=settings.get("timesteps", 1000),
+            linear_start=settings.get("linear_start", 0.00085), linear_end=settings.get("linear_end", 0.012), zsnr=zsnr,
+        )
+
+    def _register_schedule(
+        self, given_betas=None, beta_schedule="linear", timesteps=1000, linear_start=1e-4, linear_end=2e-2, cosine_s=8e-3, zsnr=False
+    ):
+        betas = _betas(beta_schedule, timesteps, linear_start, linear_end) if given_betas is None else given_betas
+        levels = _sigmas_of(betas)
+        self.linear_start, self.linear_end = linear_start, linear_end
+        described = {"zsnr": zsnr}
+        usual = beta_schedule == "linear" and (linear_start, linear_end) == (0.00085, 0.012)
+        if given_betas is not None or timesteps != 1000 or beta_schedule not in ("linear", "sqrt_linear") or (zsnr and not usual):
+            described["unknown"] = "betas of its own"
+        elif not usual:
+            described.update(betas=beta_schedule, first=float(linear_start), last=float(linear_end))
+        self.set_sigmas(rescale_zero_terminal_snr_sigmas(levels) if zsnr else levels)
+        self.fresco_parameters = described
 
     def set_sigmas(self, sigmas):
         self._list = sigmas.tolist() if hasattr(sigmas, "tolist") else list(sigmas)
@@ -203,6 +239,46 @@ def _each(function, value):
         return function(value)
     made = numbers([function(one) for one in (value.tolist() if hasattr(value, "tolist") else value)])
     return made.to(value.device) if hasattr(value, "device") and hasattr(made, "to") else made
+
+
+class ModelSamplingDiscreteDistilled(ModelSamplingDiscrete):
+    """Some of the timesteps of a model, as one that was distilled to few steps knows them."""
+
+    fresco_spacing = "ModelSamplingDiscreteDistilled"
+    original_timesteps = 50
+
+    def __init__(self, model_config=None, zsnr=None):
+        super().__init__(model_config, zsnr)
+        described = self.fresco_parameters
+        self.skip_steps = self.num_timesteps // self.original_timesteps
+        levels = self._list
+        self.set_sigmas([levels[-1 - i * self.skip_steps] for i in range(self.original_timesteps)][::-1])
+        if self.original_timesteps != 50 or "betas" in described:
+            described["unknown"] = f"{self.original_timesteps} timesteps"
+        self.fresco_parameters = described
+
+    def timestep(self, sigma):
+        place = super().timestep(sigma)
+        return place * self.skip_steps + (self.skip_steps - 1)
+
+    def sigma(self, timestep):
+        least = self.skip_steps - 1
+        return _each(lambda t: float(ModelSamplingDiscrete.sigma(self, (float(t) - least) / self.skip_steps)), timestep)
+
+
+class LCM(EPS):
+    """What a model of consistency gives: a mixture of the latent and of the picture in it."""
+
+    fresco_prediction = "LCM"
+
+    def calculate_denoised(self, sigma, model_output, model_input):
+        timestep = _shaped(self.timestep(sigma), model_output)
+        sigma = _shaped(sigma, model_output)
+        clean = model_input - model_output * sigma
+        scaled, data = timestep * 10.0, 0.5
+        c_skip = data**2 / (scaled**2 + data**2)
+        c_out = scaled / (scaled**2 + data**2) ** 0.5
+        return c_out * clean + c_skip * model_input
 
 
 class ModelSamplingDiscreteEDM(ModelSamplingDiscrete):
@@ -349,11 +425,11 @@ class StableCascadeSampling(ModelSamplingDiscrete):
         return _each(at, timestep)
 
 
-_KINDS = {cls.fresco_prediction: cls for cls in (EPS, V_PREDICTION, EDM, CONST, X0, IMG_TO_IMG, COSMOS_RFLOW)}
+_KINDS = {cls.fresco_prediction: cls for cls in (EPS, V_PREDICTION, EDM, CONST, X0, IMG_TO_IMG, COSMOS_RFLOW, LCM)}
 _SPACINGS = {
     cls.fresco_spacing: cls
     for cls in (
-        ModelSamplingDiscrete, ModelSamplingContinuousEDM, ModelSamplingContinuousV, ModelSamplingDiscreteFlow, ModelSamplingFlux,
+        ModelSamplingDiscrete, ModelSamplingDiscreteDistilled, ModelSamplingContinuousEDM, ModelSamplingContinuousV, ModelSamplingDiscreteFlow, ModelSamplingFlux,
         ModelSamplingCosmosRFlow, StableCascadeSampling,
     )
 }

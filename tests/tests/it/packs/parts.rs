@@ -57,3 +57,8 @@ fn samplers_as_functions() {
 fn schedules_and_conditionings() {
     checks("scheduling", 8, true);
 }
+
+#[test]
+fn families_of_models_as_data() {
+    checks("detection", 7, false);
+}

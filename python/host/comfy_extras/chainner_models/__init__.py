@@ -1,0 +1,1 @@
+"""Models that make pictures larger."""
