@@ -23,7 +23,7 @@ use crate::worker::{Launch, Live, thread};
 
 /// Between two looks whether an import takes too long.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a process may take to come up.
+/// How long a process may take to come up, beside what it imports.
 const HELLO: Duration = Duration::from_secs(30);
 /// Pauses before a process is started again after it ended.
 const PAUSES: [Duration; 4] = [
@@ -365,7 +365,9 @@ impl Host {
         let mut hello = self.settings.hello.clone();
         let names: Vec<Value> = self.settings.builtin.iter().map(Value::from).collect();
         hello.insert("builtin".into(), names.clone().into());
-        let versions = live.channel.ask_and_wait("hello", hello, HELLO)?;
+        // It imports torch and its like first, which takes a minute on a slow disk or a busy machine.
+        let limit = HELLO + self.settings.import_limit;
+        let versions = live.channel.ask_and_wait("hello", hello, limit)?;
         let left_out = lock(&self.inner).left_out.clone();
         let wanted: Vec<&Candidate> = self
             .settings
