@@ -302,7 +302,12 @@ class Encoder:
             if kind is list or (kind is tuple and open_parts):
                 return [self.portable(part, open_parts, depth + 1) for part in value]
             if open_parts and depth == 0 and hasattr(value, "keys"):
-                return self.portable({key: value[key] for key in value.keys()}, True, 1)
+                try:
+                    parts = {key: value[key] for key in value.keys()}
+                except Exception:
+                    # It reads a file when it is asked, for example. It stays here, and fails where somebody uses it.
+                    raise NotPortable from None
+                return self.portable(parts, True, 1)
         if _is_tensor(value):
             name = str(value.dtype).rpartition(".")[2]
             if name in FLOATS or open_parts:

@@ -1,5 +1,6 @@
 """Where models and pictures are. Listings are made here, by the rules of the engine; the table comes from it."""
 
+import logging
 import mimetypes
 import os
 import time
@@ -51,6 +52,12 @@ def _setup(hello):
     user_directory = hello["user"]
     # Packs look for their host's folder by this; the file need not exist.
     __file__ = os.path.join(base_path, "folder_paths.py")
+    # Classes list them while they are described, and a fresh base folder has none of them.
+    for folder in (output_directory, input_directory, temp_directory, user_directory):
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            logging.getLogger("fresco").warning("the folder %s cannot be made: %s", folder, error)
     for name, paths, extensions in hello["folders"]:
         extensions = set(extensions)
         folder_names_and_paths[name] = (list(paths), supported_pt_extensions if extensions == {"*pt*"} else extensions)

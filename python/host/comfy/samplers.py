@@ -13,7 +13,7 @@ from comfy._schedules import (
     beta_scheduler, ddim_scheduler, kl_optimal_scheduler, linear_quadratic_schedule, normal_scheduler, simple_scheduler,
 )
 from comfy.k_diffusion import sampling as k_diffusion_sampling
-from fresco_host import Unsupported, callbacks, models, values
+from fresco_host import Unsupported, UnsupportedAttribute, callbacks, models, values
 from fresco_host.placeholders import fallback
 
 KSAMPLER_NAMES = """euler euler_cfg_pp euler_ancestral euler_ancestral_cfg_pp heun heunpp2 exp_heun_2_x0
@@ -112,6 +112,16 @@ class Sampler:
         return float(sigmas[0]) >= most or abs(float(sigmas[0]) - most) < 1e-5 * most
 
 
+class _Network:
+    """The engine's network as samplers look at it: they ask for its kind and for marks that packs leave in it, of which it has none."""
+
+    def _get_name(self):
+        return "Network"
+
+    def __getattr__(self, name):
+        raise UnsupportedAttribute(f"diffusion_model.{name} is inside of a network, which Python does not reach (level L3b)")
+
+
 class _Denoiser:
     """The engine's model as a Python sampler calls it: a latent and a noise level in, a clean latent out."""
 
@@ -121,8 +131,16 @@ class _Denoiser:
         self.sigmas = None
         # What the network's output means: samplers step otherwise for flows.
         self.model_sampling = comfy.model_sampling._of_engine(about["sampling"])
-        self.model_patcher = self
+        # One object in the place of several: the guider, the model that it has, and what holds that.
+        self.model_patcher = self.model = self
         self.model_options = {}
+        self.diffusion_model = _Network()
+
+    @property
+    def device(self):
+        """Latents come here as tensors of main memory."""
+        torch = values._torch()
+        return "cpu" if torch is None else torch.device("cpu")
 
     def get_model_object(self, name):
         return getattr(self, name)

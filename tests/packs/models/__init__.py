@@ -128,6 +128,10 @@ class ModelsGuidance:
 
 def sample_euler_of_a_pack(model, x, sigmas, extra_args=None, callback=None, disable=None):
     levels, x = _array(sigmas).tolist(), _array(x)
+    # What samplers of packs look at in the model that they are given.
+    base = model.inner_model.inner_model
+    assert str(base.device) == "cpu" and not hasattr(base.diffusion_model, "marked_by_a_pack")
+    assert model.inner_model.model_patcher.model.diffusion_model._get_name()
     for i in range(len(levels) - 1):
         denoised = _array(model(x, levels[i]))
         d = (x - denoised) / numpy.float32(levels[i])

@@ -3,14 +3,15 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 use super::pack_name;
 use crate::{
-    picture,
+    picture, server,
     templates::{self, Network},
     tiny::{self, Keys, Tiny},
 };
@@ -93,11 +94,33 @@ impl Base {
         if let Some((_, make)) = MODELS.iter().find(|(known, _)| *known == model) {
             return tiny::write(&path, &make().keys);
         }
+        if let Some(stem) = model.strip_suffix(".gguf") {
+            let plain = format!("{stem}.safetensors");
+            self.make_model(&plain)?;
+            return quantize(&models.join(plain), &path);
+        }
         match templates::write_model(&models, folder, name)? {
             Some(_) => Ok(()),
             None => bail!("no model is known under the name {model}"),
         }
     }
+}
+
+/// Writes a file of weights as a GGUF file.
+fn quantize(from: &Path, to: &Path) -> Result<()> {
+    let output = Command::new(server::program())
+        .arg("quantize")
+        .args([from, to])
+        .args(["--format", "Q8_0"])
+        .stdin(Stdio::null())
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "cannot write {}: {}",
+        to.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
 }
 
 /// Copies a pack without its history, because some write into their own folders.

@@ -32,7 +32,7 @@ pub struct Limits {
 }
 
 /// What the log says in front of why a class was not described.
-const LEFT_OUT: &str = ": INPUT_TYPES failed: ";
+const LEFT_OUT: &str = ": INPUT_TYPES failed";
 /// How long the program may take to end a prompt that was interrupted.
 const AFTER_INTERRUPT: Duration = Duration::from_secs(30);
 /// Nothing is fetched while packs run: their usual libraries are told so, and what asks anyway finds no proxy.
@@ -362,10 +362,12 @@ fn pack_result(pack: &Value, described: &Map<String, Value>, log: &str) -> PackR
 /// What the log says of a class that was not described.
 fn log_reason(log: &str, module: &str, class: &str) -> String {
     let start = format!("[{module}] {class}{LEFT_OUT}");
-    let found = log.lines().rev().find_map(|line| line.split_once(&start));
+    let mut lines = log.lines().rev();
+    let found = lines.find_map(|line| line.split_once(&start));
     found.map_or_else(
         || "the log does not say why".to_owned(),
-        |(_, why)| why.to_owned(),
+        // What follows may say first what became of the class.
+        |(_, rest)| rest.split_once(": ").map_or(rest, |(_, why)| why).to_owned(),
     )
 }
 

@@ -35,4 +35,18 @@ class WaysLooks:
         return {"ui": {"text": text}}
 
 
-NODE_CLASS_MAPPINGS = {"WaysLooks": WaysLooks}
+class WaysOutputs:
+    """Lists a folder while it is described, which a fresh base folder does not have."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"folder": (["none", *sorted(os.listdir(folder_paths.get_output_directory()))],)}}
+
+    RETURN_TYPES = ("STRING",)
+    FUNCTION = "go"
+
+    def go(self, folder):
+        return (folder,)
+
+
+NODE_CLASS_MAPPINGS = {"WaysLooks": WaysLooks, "WaysOutputs": WaysOutputs}

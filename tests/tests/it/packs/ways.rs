@@ -107,3 +107,31 @@ fn values_that_only_python_knows() {
     let shown = rig.shown(&prompt(5));
     assert!(text_of(&shown).contains("{'seed': 5}, 'tuple', True, True"));
 }
+
+/// A base folder may be fresh, and packs list what is in `output`.
+#[test]
+fn folders_of_the_host_are_there_when_packs_are_described() {
+    let Some(rig) = Rig::start(&["plain", "ways"], &[]) else {
+        return;
+    };
+    let info = rig.server.get("/object_info/WaysOutputs").json();
+    let folder = &info["WaysOutputs"]["input"]["required"]["folder"];
+    assert_eq!(folder[0][0], "none", "{info}\n{}", rig.server.log());
+}
+
+/// Films are given with sound that is read when somebody asks, and may have none.
+#[test]
+fn sound_that_cannot_be_read_fails_where_it_is_used() {
+    let Some(rig) = Rig::start(&["plain", "ways"], &[]) else {
+        return;
+    };
+    let film = node("WaysSoundlessFilm", json!({}));
+    let frames = json!({"1": film, "9": node("PreviewAny", json!({"source": ["1", 1]}))});
+    assert_eq!(rig.shown(&frames)["text"], json!(["frames"]));
+    let kind = json!({
+        "1": film,
+        "2": node("WaysSoundKind", json!({"audio": ["1", 0]})),
+        "9": node("PreviewAny", json!({"source": ["2", 0]})),
+    });
+    assert_eq!(rig.shown(&kind)["text"], json!(["SoundOfFile"]));
+}
