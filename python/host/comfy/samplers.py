@@ -9,9 +9,8 @@ from comfy._cond_lists import (  # noqa: F401
     create_cond_with_same_area_if_none, encode_model_conds, get_area_and_mult, get_mask_aabb, pre_run_control, process_conds,
     resolve_areas_and_cond_masks, resolve_areas_and_cond_masks_multidim,
 )
-from comfy._schedules import (
-    beta_scheduler, ddim_scheduler, kl_optimal_scheduler, linear_quadratic_schedule, normal_scheduler, simple_scheduler,
-)
+from comfy import _schedules
+from comfy._schedules import kl_optimal_scheduler
 from comfy.k_diffusion import sampling as k_diffusion_sampling
 from fresco_host import Unsupported, callbacks, models, values
 from fresco_host.placeholders import fallback
@@ -31,6 +30,25 @@ class SchedulerHandler:
         self.handler = handler
         self.use_ms = use_ms
 
+
+def _schedule(name, formula):
+    """A schedule: of Fresco's models as Fresco computes it, else and with settings of its own by the formula."""
+
+    @functools.wraps(formula)
+    def schedule(model_sampling, steps, *args, **kwargs):
+        owner = getattr(model_sampling, "fresco_patcher", None)
+        if owner is None or args or kwargs:
+            return formula(model_sampling, steps, *args, **kwargs)
+        return models.method("model.sigmas", model=owner, scheduler=name, steps=steps)
+
+    return schedule
+
+
+simple_scheduler = _schedule("simple", _schedules.simple_scheduler)
+ddim_scheduler = _schedule("ddim_uniform", _schedules.ddim_scheduler)
+normal_scheduler = _schedule("normal", _schedules.normal_scheduler)
+beta_scheduler = _schedule("beta", _schedules.beta_scheduler)
+linear_quadratic_schedule = _schedule("linear_quadratic", _schedules.linear_quadratic_schedule)
 
 SCHEDULER_HANDLERS = {
     "simple": SchedulerHandler(simple_scheduler), "sgm_uniform": SchedulerHandler(functools.partial(normal_scheduler, sgm=True)),

@@ -62,3 +62,8 @@ fn schedules_and_conditionings() {
 fn families_of_models_as_data() {
     checks("detection", 7, false);
 }
+
+#[test]
+fn functions_beside_nodes_and_small_decoders() {
+    checks("extras", 6, true);
+}
