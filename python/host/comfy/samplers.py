@@ -149,6 +149,29 @@ class _Denoiser:
         return callbacks.back("denoise", x, callbacks.number_of(sigma))
 
 
+class KSamplerX0Inpaint:
+    """A model that predicts where a mask is, and leaves the rest of a latent as it was."""
+
+    def __init__(self, model, sigmas):
+        self.inner_model = model
+        self.sigmas = sigmas
+        self.noise = self.latent_image = None
+
+    def __call__(self, x, sigma, denoise_mask, model_options={}, seed=None):
+        if denoise_mask is None:
+            return self.inner_model(x, sigma, model_options=model_options, seed=seed)
+        changed = model_options.get("denoise_mask_function")
+        if changed is not None:
+            denoise_mask = changed(sigma, denoise_mask, extra_options={"model": self.inner_model, "sigmas": self.sigmas})
+        rest, network = 1.0 - denoise_mask, self.inner_model.inner_model
+        if hasattr(network, "scale_latent_inpaint"):
+            kept = network.scale_latent_inpaint(x=x, sigma=sigma, noise=self.noise, latent_image=self.latent_image)
+        else:
+            kept = network.model_sampling.noise_scaling(sigma, self.noise, self.latent_image)
+        made = self.inner_model(x * denoise_mask + kept * rest, sigma, model_options=model_options, seed=seed)
+        return made * denoise_mask + self.latent_image * rest
+
+
 class KSAMPLER(Sampler):
     """A sampler whose loop is Python's."""
 

@@ -170,7 +170,10 @@ fn hooks_that_packs_make_are_those_of_nodes() {
         prompt["15"] = node("ConditioningSetProperties", hooked(json!(["14", 0])));
         prompt["16"] = node("ConditioningSetProperties", hooked(json!(["10", 1])));
         // Hooks of a node, twice, through the pack.
-        prompt["17"] = node("CombineHooks", json!({"hooks_A": ["14", 0], "hooks_B": ["11", 0]}));
+        prompt["17"] = node(
+            "CombineHooks",
+            json!({"hooks_A": ["14", 0], "hooks_B": ["11", 0]}),
+        );
         prompt["18"] = node("ConditioningSetProperties", hooked(json!(["17", 0])));
         prompt["19"] = node(
             "ModelsHooks",
@@ -219,7 +222,11 @@ fn samplers_of_the_host_around_a_function_of_a_pack() {
     let host = |name: &str, how: &str| {
         pictured(node("ModelsHostSampler", json!({"name": name, "how": how})))
     };
-    for (name, options) in [("dpmpp_2m_sde", true), ("euler_ancestral", true), ("res_multistep", false)] {
+    for (name, options) in [
+        ("dpmpp_2m_sde", true),
+        ("euler_ancestral", true),
+        ("res_multistep", false),
+    ] {
         let native = pictured(node("KSamplerSelect", json!({"sampler_name": name})));
         same(&host(name, "itself"), &native);
         same(&host(name, "inside"), &native);
@@ -228,7 +235,10 @@ fn samplers_of_the_host_around_a_function_of_a_pack() {
         }
     }
     // What needs the negative prediction runs in Fresco, by its name.
-    let native = pictured(node("KSamplerSelect", json!({"sampler_name": "euler_cfg_pp"})));
+    let native = pictured(node(
+        "KSamplerSelect",
+        json!({"sampler_name": "euler_cfg_pp"}),
+    ));
     same(&host("euler_cfg_pp", "itself"), &native);
 }
 

@@ -55,7 +55,7 @@ fn samplers_as_functions() {
 
 #[test]
 fn schedules_and_conditionings() {
-    checks("scheduling", 8, true);
+    checks("scheduling", 10, true);
 }
 
 #[test]
