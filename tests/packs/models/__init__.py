@@ -286,6 +286,43 @@ class ModelsOwnGuider:
         return (guider,)
 
 
+class ModelsEven:
+    """A model that is sampled with steps of noise of another shape."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "shape": ("STRING",), "first": ("FLOAT",), "last": ("FLOAT",)}}
+
+    RETURN_TYPES = ("MODEL",)
+    FUNCTION = "go"
+
+    def go(self, model, shape, first, last):
+        import comfy.model_base
+
+        class Config:
+            sampling_settings = {"beta_schedule": shape, "linear_start": first, "linear_end": last}
+
+        model = model.clone()
+        model.add_object_patch("model_sampling", comfy.model_base.model_sampling(Config, comfy.model_base.ModelType.EPS))
+        return (model,)
+
+
+class ModelsLevels:
+    """The noise levels of a model as Fresco has them, and its family."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",)}}
+
+    RETURN_TYPES = ()
+    FUNCTION = "go"
+    OUTPUT_NODE = True
+
+    def go(self, model):
+        levels = model.model.model_sampling._list
+        return {"ui": {"levels": [levels[0], levels[500], levels[999]], "family": [type(model.model.model_config).__name__]}}
+
+
 class ModelsHooks:
     """A LoRA file as a hook on a conditioning, from half of the steps on."""
 
@@ -341,6 +378,6 @@ NODE_CLASS_MAPPINGS = {
     cls.__name__: cls
     for cls in (
         ModelsPicture, ModelsLora, ModelsGuidance, ModelsSampler, ModelsParts, ModelsLoopingGuider, ModelsOwnGuider, ModelsExpand,
-        ModelsHooks, ModelsHostSampler,
+        ModelsHooks, ModelsHostSampler, ModelsEven, ModelsLevels,
     )
 }

@@ -136,6 +136,40 @@ fn a_lora_file_by_the_hosts_function() {
 }
 
 #[test]
+fn steps_of_noise_of_another_shape() {
+    let Some(rig) = rig() else { return };
+    let levels = |shape: &str, first: f64, last: f64| {
+        let mut prompt = start();
+        let given = json!({"model": ["1", 0], "shape": shape, "first": first, "last": last});
+        prompt["7"] = node("ModelsEven", given);
+        prompt["9"] = node("ModelsLevels", json!({"model": ["7", 0]}));
+        rig.shown(&prompt)["levels"].clone()
+    };
+    // What is left of the picture after all steps, as the product of what each leaves.
+    let last_level = |beta: &dyn Fn(f64) -> f64| {
+        let left: f64 = (0..1000)
+            .map(|i| 1.0 - beta(f64::from(i) / 999.0))
+            .product();
+        ((1.0 - left) / left).sqrt()
+    };
+    let cases: [(&str, f64, f64); 3] = [
+        ("linear", 0.00085, 0.012),
+        ("linear", 0.00085, 0.018),
+        ("sqrt_linear", 0.0001, 0.02),
+    ];
+    for (shape, first, last) in cases {
+        let power = if shape == "linear" { 2.0 } else { 1.0 };
+        let (a, b) = (first.powf(1.0 / power), last.powf(1.0 / power));
+        let wanted = last_level(&|part| (a + (b - a) * part).powf(power));
+        let found = levels(shape, first, last)[2].as_f64().unwrap();
+        assert!(
+            (found / wanted - 1.0).abs() < 1e-4,
+            "{shape} {last}: {found} {wanted}"
+        );
+    }
+}
+
+#[test]
 fn hooks_that_packs_make_are_those_of_nodes() {
     let Some(rig) = rig() else { return };
     if !has_module(&python().unwrap(), "torch") {
