@@ -205,7 +205,7 @@ fn hooks_that_packs_make_are_those_of_nodes() {
         prompt["16"] = node("ConditioningSetProperties", hooked(json!(["10", 1])));
         // Hooks of a node, twice, through the pack.
         prompt["17"] = node(
-            "CombineHooks",
+            "CombineHooks2",
             json!({"hooks_A": ["14", 0], "hooks_B": ["11", 0]}),
         );
         prompt["18"] = node("ConditioningSetProperties", hooked(json!(["17", 0])));
