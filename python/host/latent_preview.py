@@ -57,6 +57,16 @@ class Latent2RGBPreviewer(LatentPreviewer):
         return preview_to_image(picture)
 
 
+class TAESDPreviewerImpl(LatentPreviewer):
+    """Pictures by a small decoder."""
+
+    def __init__(self, taesd):
+        self.taesd = taesd
+
+    def decode_latent_to_preview(self, x0):
+        return preview_to_image(self.taesd.decode(x0[:1])[0].movedim(0, 2))
+
+
 def get_previewer(device, latent_format):
     if args.preview_method == LatentPreviewMethod.NoPreviews:
         return None
@@ -86,4 +96,13 @@ def set_preview_method(override=None):
 
 
 __all__ = ["LatentPreviewMethod"]
-__getattr__ = fallback(__name__)
+_others = fallback(__name__)
+
+
+def __getattr__(name):
+    if name == "TAESD":
+        # Made of torch, which this module does without.
+        import comfy.taesd.taesd
+
+        return comfy.taesd.taesd.TAESD
+    return _others(name)

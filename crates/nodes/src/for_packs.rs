@@ -182,7 +182,7 @@ fn read_sampling(wanted: &Map) -> Result<ModelSampling, NodeError> {
         "ModelSamplingDiscrete" if text("betas") == "sqrt_linear" => {
             ModelSampling::even_betas(prediction, first, last)
         }
-        "ModelSamplingDiscrete" if text("betas") == "linear" && first == 0.00085 => {
+        "ModelSamplingDiscrete" if text("betas") == "linear" && (first - 0.00085).abs() < 1e-9 => {
             ModelSampling::discrete_until(prediction, last)
         }
         "ModelSamplingDiscrete" if wanted.contains_key("betas") => {

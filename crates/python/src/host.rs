@@ -23,8 +23,10 @@ use crate::worker::{Launch, Live, thread};
 
 /// Between two looks whether an import takes too long.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long a process may take to come up, beside what it imports.
+/// How long a process may take to come up.
 const HELLO: Duration = Duration::from_secs(30);
+/// For the first answer of a process, which imports torch and its like before: minutes from a slow disk.
+const START: Duration = Duration::from_secs(300);
 /// Pauses before a process is started again after it ended.
 const PAUSES: [Duration; 4] = [
     Duration::ZERO,
@@ -365,9 +367,7 @@ impl Host {
         let mut hello = self.settings.hello.clone();
         let names: Vec<Value> = self.settings.builtin.iter().map(Value::from).collect();
         hello.insert("builtin".into(), names.clone().into());
-        // It imports torch and its like first, which takes a minute on a slow disk or a busy machine.
-        let limit = HELLO + self.settings.import_limit;
-        let versions = live.channel.ask_and_wait("hello", hello, limit)?;
+        let versions = live.channel.ask_and_wait("hello", hello, START)?;
         let left_out = lock(&self.inner).left_out.clone();
         let wanted: Vec<&Candidate> = self
             .settings

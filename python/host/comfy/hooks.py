@@ -420,7 +420,7 @@ class HookGroup:
                 made = models.run_node("SetHookKeyframes", {"hooks": made, "hook_kf": keyframes})[0]
             elif not keyframes.is_empty():
                 made = models.run_node("SetHookKeyframes", {"hooks": made, "hook_kf": keyframes.fresco_handle()})[0]
-            whole = made if whole is None else models.run_node("CombineHooks", {"hooks_A": whole, "hooks_B": made})[0]
+            whole = made if whole is None else models.run_node("CombineHooks2", {"hooks_A": whole, "hooks_B": made})[0]
         return whole
 
 

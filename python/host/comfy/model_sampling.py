@@ -116,11 +116,11 @@ class _Levels:
 
     @property
     def sigma_min(self):
-        return self.sigmas[0]
+        return self._list[0] if isinstance(self.sigmas, values.MissingTorch) else self.sigmas[0]
 
     @property
     def sigma_max(self):
-        return self.sigmas[-1]
+        return self._list[-1] if isinstance(self.sigmas, values.MissingTorch) else self.sigmas[-1]
 
     def fresco_describe(self):
         """What Fresco needs to sample in this way."""

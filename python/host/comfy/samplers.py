@@ -9,9 +9,8 @@ from comfy._cond_lists import (  # noqa: F401
     create_cond_with_same_area_if_none, encode_model_conds, get_area_and_mult, get_mask_aabb, pre_run_control, process_conds,
     resolve_areas_and_cond_masks, resolve_areas_and_cond_masks_multidim,
 )
-from comfy._schedules import (
-    beta_scheduler, ddim_scheduler, kl_optimal_scheduler, linear_quadratic_schedule, normal_scheduler, simple_scheduler,
-)
+from comfy import _schedules
+from comfy._schedules import kl_optimal_scheduler
 from comfy.k_diffusion import sampling as k_diffusion_sampling
 from fresco_host import Unsupported, UnsupportedAttribute, callbacks, models, values
 from fresco_host.placeholders import fallback
@@ -31,6 +30,25 @@ class SchedulerHandler:
         self.handler = handler
         self.use_ms = use_ms
 
+
+def _schedule(name, formula):
+    """A schedule: of Fresco's models as Fresco computes it, else and with settings of its own by the formula."""
+
+    @functools.wraps(formula)
+    def schedule(model_sampling, steps, *args, **kwargs):
+        owner = getattr(model_sampling, "fresco_patcher", None)
+        if owner is None or args or kwargs:
+            return formula(model_sampling, steps, *args, **kwargs)
+        return models.method("model.sigmas", model=owner, scheduler=name, steps=steps)
+
+    return schedule
+
+
+simple_scheduler = _schedule("simple", _schedules.simple_scheduler)
+ddim_scheduler = _schedule("ddim_uniform", _schedules.ddim_scheduler)
+normal_scheduler = _schedule("normal", _schedules.normal_scheduler)
+beta_scheduler = _schedule("beta", _schedules.beta_scheduler)
+linear_quadratic_schedule = _schedule("linear_quadratic", _schedules.linear_quadratic_schedule)
 
 SCHEDULER_HANDLERS = {
     "simple": SchedulerHandler(simple_scheduler), "sgm_uniform": SchedulerHandler(functools.partial(normal_scheduler, sgm=True)),
@@ -147,6 +165,29 @@ class _Denoiser:
 
     def __call__(self, x, sigma, **kwargs):
         return callbacks.back("denoise", x, callbacks.number_of(sigma))
+
+
+class KSamplerX0Inpaint:
+    """A model that predicts where a mask is, and leaves the rest of a latent as it was."""
+
+    def __init__(self, model, sigmas):
+        self.inner_model = model
+        self.sigmas = sigmas
+        self.noise = self.latent_image = None
+
+    def __call__(self, x, sigma, denoise_mask, model_options={}, seed=None):
+        if denoise_mask is None:
+            return self.inner_model(x, sigma, model_options=model_options, seed=seed)
+        changed = model_options.get("denoise_mask_function")
+        if changed is not None:
+            denoise_mask = changed(sigma, denoise_mask, extra_options={"model": self.inner_model, "sigmas": self.sigmas})
+        rest, network = 1.0 - denoise_mask, self.inner_model.inner_model
+        if hasattr(network, "scale_latent_inpaint"):
+            kept = network.scale_latent_inpaint(x=x, sigma=sigma, noise=self.noise, latent_image=self.latent_image)
+        else:
+            kept = network.model_sampling.noise_scaling(sigma, self.noise, self.latent_image)
+        made = self.inner_model(x * denoise_mask + kept * rest, sigma, model_options=model_options, seed=seed)
+        return made * denoise_mask + self.latent_image * rest
 
 
 class KSAMPLER(Sampler):

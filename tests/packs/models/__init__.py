@@ -290,6 +290,86 @@ class ModelsOwnGuider:
         return (guider,)
 
 
+class ModelsEven:
+    """A model that is sampled with steps of noise of another shape."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "shape": ("STRING",), "first": ("FLOAT",), "last": ("FLOAT",)}}
+
+    RETURN_TYPES = ("MODEL",)
+    FUNCTION = "go"
+
+    def go(self, model, shape, first, last):
+        import comfy.model_base
+
+        class Config:
+            sampling_settings = {"beta_schedule": shape, "linear_start": first, "linear_end": last}
+
+        model = model.clone()
+        model.add_object_patch("model_sampling", comfy.model_base.model_sampling(Config, comfy.model_base.ModelType.EPS))
+        return (model,)
+
+
+class ModelsLevels:
+    """The noise levels of a model as Fresco has them, and its family."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",)}}
+
+    RETURN_TYPES = ()
+    FUNCTION = "go"
+    OUTPUT_NODE = True
+
+    def go(self, model):
+        levels = model.model.model_sampling._list
+        return {"ui": {"levels": [levels[0], levels[500], levels[999]], "family": [type(model.model.model_config).__name__]}}
+
+
+class ModelsHooks:
+    """A LoRA file as a hook on a conditioning, from half of the steps on."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",), "clip": ("CLIP",), "cond": ("CONDITIONING",)}, "optional": {"more": ("HOOKS",)}}
+
+    RETURN_TYPES = ("CONDITIONING", "HOOKS")
+    FUNCTION = "go"
+
+    def go(self, model, clip, cond, more=None):
+        import comfy.hooks as hooks
+
+        file = comfy.utils.load_torch_file(folder_paths.get_full_path("loras", "small.safetensors"))
+        _, _, group = hooks.load_hook_lora_for_models(model, clip, file, 0.8, 0.0)
+        keyframes = hooks.HookKeyframeGroup()
+        keyframes.add(hooks.HookKeyframe(strength=0.0, start_percent=0.0))
+        keyframes.add(hooks.HookKeyframe(strength=1.0, start_percent=0.5))
+        group.set_keyframes_on_hooks(keyframes)
+        group = hooks.HookGroup.combine_all_hooks([group, more])
+        (made,) = hooks.set_conds_props([cond], 1.0, "default", hooks=group)
+        return (made, group)
+
+
+class ModelsHostSampler:
+    """A sampler of the host: itself, and inside of a function of the pack."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"name": ("STRING",), "how": ("STRING",)}}
+
+    RETURN_TYPES = ("SAMPLER",)
+    FUNCTION = "go"
+
+    def go(self, name, how):
+        function = getattr(comfy.k_diffusion.sampling, f"sample_{name}")
+        if how == "itself":
+            return (comfy.samplers.KSAMPLER(function),)
+        if how == "options":
+            return (comfy.samplers.ksampler(name, {"s_noise": 1.0}),)
+        return (comfy.samplers.KSAMPLER(lambda model, x, sigmas, **more: function(model, x, sigmas, **more)),)
+
+
 # A sampler and a schedule of the pack's own in the lists of the host.
 import comfy.k_diffusion.sampling  # noqa: E402
 
@@ -299,5 +379,9 @@ comfy.samplers.SCHEDULER_HANDLERS["levels_of_a_pack"] = comfy.samplers.Scheduler
 comfy.samplers.SCHEDULER_NAMES.append("levels_of_a_pack")
 
 NODE_CLASS_MAPPINGS = {
-    cls.__name__: cls for cls in (ModelsPicture, ModelsLora, ModelsGuidance, ModelsSampler, ModelsParts, ModelsLoopingGuider, ModelsOwnGuider, ModelsExpand)
+    cls.__name__: cls
+    for cls in (
+        ModelsPicture, ModelsLora, ModelsGuidance, ModelsSampler, ModelsParts, ModelsLoopingGuider, ModelsOwnGuider, ModelsExpand,
+        ModelsHooks, ModelsHostSampler, ModelsEven, ModelsLevels,
+    )
 }

@@ -181,6 +181,35 @@ def check_controls_for_negatives():
     assert control.ran == [999999999.9] and "control" not in negative[0]
 
 
+def check_a_model_behind_a_mask():
+    class Model:
+        inner_model = Thing(model_sampling=Discrete())
+
+        def __call__(self, x, sigma, model_options, seed):
+            self.seen = x
+            return x * 0 + 5
+
+    model = Model()
+    inside = samplers.KSamplerX0Inpaint(model, None)
+    inside.noise, inside.latent_image = torch.full_like(X, 2.0), torch.full_like(X, 3.0)
+    mask, sigma = torch.zeros_like(X), torch.tensor([4.0])
+    mask[..., 8:] = 1
+    made = inside(X, sigma, mask)
+    near(made, 5 * mask + 3 * (1 - mask))
+    near(model.seen, X * mask + (2 * 4 + 3) * (1 - mask))
+    half = inside(X, sigma, mask, model_options={"denoise_mask_function": lambda sigma, mask, extra_options: mask * 0.5})
+    near(half, (5 * 0.5 + 3 * 0.5) * mask + 3 * (1 - mask))
+    near(inside(X, sigma, None), torch.full_like(X, 5.0))
+
+
+def check_models_beside_the_network():
+    from comfy.sampler_helpers import get_additional_models
+
+    control = Thing(get_models=lambda: ["net"], inference_memory_requirements=lambda dtype: 7)
+    lists = {"positive": [{"control": control}, {"gligen": ("position", "boxes", [])}], "negative": [{"control": control}]}
+    assert get_additional_models(lists, torch.float32) == (["net", "boxes"], 7)
+
+
 def check_what_a_network_takes():
     asked = []
 

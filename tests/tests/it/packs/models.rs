@@ -136,6 +136,147 @@ fn a_lora_file_by_the_hosts_function() {
 }
 
 #[test]
+fn steps_of_noise_of_another_shape() {
+    let Some(rig) = rig() else { return };
+    let levels = |shape: &str, first: f64, last: f64| {
+        let mut prompt = start();
+        let given = json!({"model": ["1", 0], "shape": shape, "first": first, "last": last});
+        prompt["7"] = node("ModelsEven", given);
+        prompt["9"] = node("ModelsLevels", json!({"model": ["7", 0]}));
+        rig.shown(&prompt)["levels"].clone()
+    };
+    // What is left of the picture after all steps, as the product of what each leaves.
+    let last_level = |beta: &dyn Fn(f64) -> f64| {
+        let left: f64 = (0..1000)
+            .map(|i| 1.0 - beta(f64::from(i) / 999.0))
+            .product();
+        ((1.0 - left) / left).sqrt()
+    };
+    let cases: [(&str, f64, f64); 3] = [
+        ("linear", 0.00085, 0.012),
+        ("linear", 0.00085, 0.018),
+        ("sqrt_linear", 0.0001, 0.02),
+    ];
+    for (shape, first, last) in cases {
+        let power = if shape == "linear" { 2.0 } else { 1.0 };
+        let (a, b) = (first.powf(1.0 / power), last.powf(1.0 / power));
+        let wanted = last_level(&|part| (a + (b - a) * part).powf(power));
+        let found = levels(shape, first, last)[2].as_f64().unwrap();
+        assert!(
+            (found / wanted - 1.0).abs() < 1e-4,
+            "{shape} {last}: {found} {wanted}"
+        );
+    }
+}
+
+#[test]
+fn hooks_that_packs_make_are_those_of_nodes() {
+    let Some(rig) = rig() else { return };
+    if !has_module(&python().unwrap(), "torch") {
+        return;
+    }
+    let file = rig.base.path().join("models/loras/small.safetensors");
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let keys = fresco_tests::memory::lora(&Tiny::default(), "diffusion_model.", "attn");
+    fresco_tests::tiny::write(&file, &keys).unwrap();
+    let pictured = |cond: Value| {
+        let mut prompt = start();
+        prompt["10"] = node(
+            "ModelsHooks",
+            json!({"model": ["1", 0], "clip": ["1", 1], "cond": ["2", 0]}),
+        );
+        let lora =
+            json!({"lora_name": "small.safetensors", "strength_model": 0.8, "strength_clip": 0.0});
+        prompt["11"] = node("CreateHookLora", lora);
+        prompt["12"] = node(
+            "CreateHookKeyframe",
+            json!({"strength_mult": 0.0, "start_percent": 0.0}),
+        );
+        prompt["13"] = node(
+            "CreateHookKeyframe",
+            json!({"strength_mult": 1.0, "start_percent": 0.5, "prev_hook_kf": ["12", 0]}),
+        );
+        prompt["14"] = node(
+            "SetHookKeyframes",
+            json!({"hooks": ["11", 0], "hook_kf": ["13", 0]}),
+        );
+        let hooked = |hooks: Value| json!({"cond_NEW": ["2", 0], "strength": 1.0, "set_cond_area": "default", "hooks": hooks});
+        prompt["15"] = node("ConditioningSetProperties", hooked(json!(["14", 0])));
+        prompt["16"] = node("ConditioningSetProperties", hooked(json!(["10", 1])));
+        // Hooks of a node, twice, through the pack.
+        prompt["17"] = node(
+            "CombineHooks2",
+            json!({"hooks_A": ["14", 0], "hooks_B": ["11", 0]}),
+        );
+        prompt["18"] = node("ConditioningSetProperties", hooked(json!(["17", 0])));
+        prompt["19"] = node(
+            "ModelsHooks",
+            json!({"model": ["1", 0], "clip": ["1", 1], "cond": ["2", 0], "more": ["11", 0]}),
+        );
+        let mut sampler = sampled(json!(["1", 0]));
+        sampler["inputs"]["positive"] = cond;
+        prompt["5"] = sampler;
+        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+        rig.pixels(prompt, json!(["6", 0]))
+    };
+    let native = pictured(json!(["15", 0]));
+    assert_ne!(native, pictured(json!(["2", 0])));
+    same(&pictured(json!(["10", 0])), &native);
+    same(&pictured(json!(["16", 0])), &native);
+    let both = pictured(json!(["18", 0]));
+    assert_ne!(both, native);
+    same(&pictured(json!(["19", 0])), &both);
+}
+
+#[test]
+fn samplers_of_the_host_around_a_function_of_a_pack() {
+    let Some(rig) = rig() else { return };
+    if !has_module(&python().unwrap(), "torch") {
+        return;
+    }
+    let pictured = |sampler: Value| {
+        let mut prompt = start();
+        prompt["10"] = sampler;
+        prompt["13"] = node("RandomNoise", json!({"noise_seed": 5}));
+        prompt["14"] = node(
+            "CFGGuider",
+            json!({"model": ["1", 0], "positive": ["2", 0], "negative": ["3", 0], "cfg": 3.0}),
+        );
+        prompt["15"] = node(
+            "BasicScheduler",
+            json!({"model": ["1", 0], "scheduler": "normal", "steps": 3, "denoise": 1.0}),
+        );
+        prompt["5"] = node(
+            "SamplerCustomAdvanced",
+            json!({"noise": ["13", 0], "guider": ["14", 0], "sampler": ["10", 0], "sigmas": ["15", 0], "latent_image": ["4", 0]}),
+        );
+        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+        rig.pixels(prompt, json!(["6", 0]))
+    };
+    let host = |name: &str, how: &str| {
+        pictured(node("ModelsHostSampler", json!({"name": name, "how": how})))
+    };
+    for (name, options) in [
+        ("dpmpp_2m_sde", true),
+        ("euler_ancestral", true),
+        ("res_multistep", false),
+    ] {
+        let native = pictured(node("KSamplerSelect", json!({"sampler_name": name})));
+        same(&host(name, "itself"), &native);
+        same(&host(name, "inside"), &native);
+        if options {
+            same(&host(name, "options"), &native);
+        }
+    }
+    // What needs the negative prediction runs in Fresco, by its name.
+    let native = pictured(node(
+        "KSamplerSelect",
+        json!({"sampler_name": "euler_cfg_pp"}),
+    ));
+    same(&host("euler_cfg_pp", "itself"), &native);
+}
+
+#[test]
 fn a_model_as_a_literal_of_an_expansion() {
     let Some(rig) = rig() else { return };
     let native = rig.native(start(), json!(["1", 0]));

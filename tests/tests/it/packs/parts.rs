@@ -55,10 +55,15 @@ fn samplers_as_functions() {
 
 #[test]
 fn schedules_and_conditionings() {
-    checks("scheduling", 8, true);
+    checks("scheduling", 10, true);
 }
 
 #[test]
 fn families_of_models_as_data() {
     checks("detection", 7, false);
+}
+
+#[test]
+fn functions_beside_nodes_and_small_decoders() {
+    checks("extras", 6, true);
 }
