@@ -69,14 +69,30 @@ pub(crate) struct PacksArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) server: PackServerArgs,
+    #[command(flatten)]
     pub(crate) dirs: DirArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }
 
+/// The server that says which packs run.
+#[derive(Args, Debug)]
+pub(crate) struct PackServerArgs {
+    /// For list: the server to ask which packs run (http://127.0.0.1:8188 if one is there)
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// Its secret, if it has one
+    #[arg(long, value_name = "TEXT", group = "secret")]
+    pub(crate) token: Option<String>,
+    /// File whose first line is the secret
+    #[arg(long, value_name = "FILE", group = "secret")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum PacksTask {
-    /// Packs in the folders for them; starts nothing
+    /// Packs in the folders for them, and whether a running server has them; starts nothing
     #[default]
     List,
     /// Imports them and says what became of each; fails if one cannot be imported

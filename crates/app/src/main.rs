@@ -20,6 +20,7 @@ mod memory_table;
 mod model_file;
 mod models;
 mod nodes;
+mod pack_list;
 mod pack_queue;
 mod pack_tools;
 mod packs;

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use fresco_python::Search;
 
 /// The ending that switches a pack off.
-const OFF: &str = ".disabled";
+pub(crate) const OFF: &str = ".disabled";
 /// Unpacks archives without leaving their folder.
 const UNPACK: &str = include_str!("unpack_pack.py");
 

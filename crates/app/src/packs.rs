@@ -20,7 +20,8 @@ use fresco_server::Packs;
 use crate::assembly::Assembly;
 use crate::cli::{PacksArgs, PacksTask};
 use crate::env_vars;
-use crate::pack_tools::{PackFolder, reach};
+use crate::pack_list::{list, rows_of, table};
+use crate::pack_tools::PackFolder;
 use crate::settings::{ExecSettings, FolderSettings, PackLimits};
 use crate::value_codec::value_codec;
 
@@ -368,6 +369,10 @@ impl Packs for ServedPacks {
         self.0.on_prompt(body)
     }
 
+    fn problem(&self) -> Option<String> {
+        self.0.problem()
+    }
+
     fn shrink(&self) {
         self.0.shrink();
     }
@@ -394,31 +399,36 @@ pub(crate) fn packs(args: PacksArgs) -> anyhow::Result<ExitCode> {
             args.allow_vcs,
         );
     }
+    if matches!(args.what, PacksTask::List) {
+        let roots = assembly.folders.roots("custom_nodes").unwrap_or_default();
+        print(&table(&list(&roots, &args.server)?))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let limits = PackLimits::default();
     let host = host(
         &assembly,
         args.python.as_deref(),
         &Wanted::default(),
-        &PackLimits::default(),
+        &limits,
         Told::default(),
     );
-    if matches!(args.what, PacksTask::Check) {
-        let surroundings: Arc<dyn Outside> = Arc::new(Surroundings {
-            registry: assembly.registry.clone(),
-            listings: assembly.listings.clone(),
-            folders: assembly.folders.clone(),
-            resources: Arc::new(Resources::default()),
-            sink: Arc::new(fresco_engine::NoSink),
-            engine: Arc::default(),
-            models: None,
-            listed: Mutex::default(),
-        });
-        host.start(&surroundings);
-        host.wait_ready(FIRST_LOAD);
-    }
-    let text = table(&host);
+    let surroundings: Arc<dyn Outside> = Arc::new(Surroundings {
+        registry: assembly.registry.clone(),
+        listings: assembly.listings.clone(),
+        folders: assembly.folders.clone(),
+        resources: Arc::new(Resources::default()),
+        sink: Arc::new(fresco_engine::NoSink),
+        engine: Arc::default(),
+        models: None,
+        listed: Mutex::default(),
+    });
+    host.start(&surroundings);
+    // Nobody waits for anything else here: each pack may take as long as its import may.
+    let packs = u32::try_from(host.packs().len()).unwrap_or(u32::MAX);
+    host.wait_ready(FIRST_LOAD + limits.import.saturating_mul(packs));
+    let rows = rows_of(&host.packs());
     host.stop();
-    let written = std::io::stdout().lock().write_all(text.as_bytes());
-    written.context("cannot write to standard output")?;
+    print(&table(&rows))?;
     let failed = host.packs().iter().any(|pack| pack.state == State::Failed);
     Ok(if failed {
         ExitCode::FAILURE
@@ -452,79 +462,11 @@ fn change(
         said.push(folder.requirements(vcs)?);
     }
     said.push(String::new());
-    let written = std::io::stdout()
-        .lock()
-        .write_all(said.join("\n").as_bytes());
-    written.context("cannot write to standard output")?;
+    print(&said.join("\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(host: &Hosts) -> String {
-    use std::fmt::Write as _;
-    let packs = host.packs();
-    if packs.is_empty() {
-        return "no packs\n".to_owned();
-    }
-    let mut text = String::new();
-    for pack in packs {
-        let missing = missing_requirements(Path::new(&pack.path));
-        let _ = write!(
-            text,
-            "{:<10} {:<32} {}",
-            pack.state.name(),
-            pack.name,
-            pack.path
-        );
-        if pack.state == State::Loaded {
-            let _ = write!(
-                text,
-                "  {} nodes in {:.1} s",
-                pack.classes.len(),
-                pack.seconds
-            );
-        }
-        text.push('\n');
-        if let Some(error) = &pack.error {
-            let _ = writeln!(
-                text,
-                "           {}",
-                error.lines().next().unwrap_or_default()
-            );
-        }
-        if !pack.ignored.is_empty() {
-            let _ = writeln!(
-                text,
-                "           built-in nodes stay: {}",
-                pack.ignored.join(", ")
-            );
-        }
-        if !missing.is_empty() {
-            let _ = writeln!(text, "           it asks for: {}", missing.join(", "));
-        }
-        if pack.state == State::Waiting {
-            continue;
-        }
-        let reach = reach(Path::new(&pack.path));
-        let _ = writeln!(text, "           level: {}", reach.level);
-        if !reach.inside.is_empty() {
-            let _ = writeln!(
-                text,
-                "           parts of it will not work, because networks run in Fresco and not in torch: {}",
-                reach.inside.join(", ")
-            );
-        }
-    }
-    text
-}
-
-/// What a pack's requirements.txt asks for; nothing of it is installed by itself.
-fn missing_requirements(pack: &Path) -> Vec<String> {
-    let Ok(content) = std::fs::read_to_string(pack.join("requirements.txt")) else {
-        return Vec::new();
-    };
-    let lines = content.lines().map(str::trim);
-    lines
-        .filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with('-'))
-        .map(str::to_owned)
-        .collect()
+fn print(text: &str) -> anyhow::Result<()> {
+    let written = std::io::stdout().lock().write_all(text.as_bytes());
+    written.context("cannot write to standard output")
 }

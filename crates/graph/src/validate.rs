@@ -41,6 +41,8 @@ pub struct PromptError {
     /// Boxed: errors travel by value through every caller.
     pub problem: Box<Problem>,
     pub nodes: ProblemsByNode,
+    /// The class that nobody here knows, where that is the problem.
+    pub unknown_class: Option<Arc<str>>,
 }
 
 impl PromptError {
@@ -54,6 +56,7 @@ impl PromptError {
         Self {
             problem: Box::new(problem),
             nodes: ProblemsByNode::new(),
+            unknown_class: None,
         }
     }
 }
@@ -224,7 +227,10 @@ fn class_of(
                 "Cannot execute because node {} does not exist.",
                 python_text(class)
             );
-            PromptError::new("invalid_prompt", message, details())
+            PromptError {
+                unknown_class: class.as_str().map(Into::into),
+                ..PromptError::new("invalid_prompt", message, details())
+            }
         })
 }
 

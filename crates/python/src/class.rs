@@ -129,10 +129,14 @@ impl PackClass {
             schema: plain.schema.clone(),
             scheduling: scheduling.schema,
         };
-        *self
+        let before = self
             .known
             .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = Some(plain);
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .replace(plain);
+        if before.is_none() {
+            self.host.described_class(&self.module, &self.name);
+        }
         *lock(&self.slow) = None;
         Ok(declaration)
     }

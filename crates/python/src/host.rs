@@ -265,6 +265,14 @@ impl Host {
         }
     }
 
+    /// The class has said what it declares, now if not before.
+    pub(crate) fn described_class(&self, module: &str, class: &str) {
+        let mut inner = lock(&self.inner);
+        if let Some(pack) = inner.packs.iter_mut().find(|pack| pack.module == module) {
+            pack.undescribed.retain(|(name, _)| name != class);
+        }
+    }
+
     /// Notes at a pack that the process ended while it ran one of its nodes.
     pub(crate) fn blame(&self, module: &str, why: &str) {
         blame(&mut lock(&self.inner), module, why);

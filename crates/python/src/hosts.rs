@@ -106,6 +106,14 @@ impl Hosts {
         changed
     }
 
+    /// Why packs do not run, if they do not.
+    pub fn problem(&self) -> Option<String> {
+        self.0.iter().find_map(|host| match host.phase() {
+            Phase::Unavailable(why) => Some(why.lines().next().unwrap_or_default().to_owned()),
+            _ => None,
+        })
+    }
+
     /// Everything about packs, for `/api/packs`: as of one process, with all packs and the state of the worst.
     pub fn to_value(&self) -> Value {
         let rank = |host: &Arc<Host>| match host.phase() {

@@ -54,6 +54,11 @@ pub trait Packs: Send + Sync {
         None
     }
 
+    /// Why packs that are there do not run, if they do not.
+    fn problem(&self) -> Option<String> {
+        None
+    }
+
     /// Lets them give memory back that they keep for later.
     fn shrink(&self) {}
 

@@ -91,8 +91,13 @@ pub(crate) async fn post(mut request: Request) -> Answer {
         .await
         .map_err(|e| ApiError::trouble(format!("checking the prompt failed: {e}")))?
     };
-    let valid = checked.map_err(|error| {
+    let valid = checked.map_err(|mut error| {
         app.metrics.prompt(false);
+        if let (Some(class), Some(why)) = (&error.unknown_class, app.packs.problem()) {
+            error.problem.message = format!(
+                "Cannot execute because node {class} is not known. Python packs are not running: {why}"
+            );
+        }
         tracing::info!(%error, "invalid prompt");
         invalid(&error)
     })?;

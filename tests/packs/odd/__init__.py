@@ -7,6 +7,9 @@ import time
 import folder_paths
 
 
+print("\x1b[31mred words\x1b[0m of odd")
+
+
 class Everything:
     """A group of inputs that knows every name and lists none."""
 

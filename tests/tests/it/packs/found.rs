@@ -13,10 +13,8 @@ fn odd_declarations_harm_nobody_else() {
     rig.server.get("/extensions").expect_status(200);
     let info = rig.server.get("/object_info").json();
     // A group that lists nothing has no listed inputs; the classes beside it are as ever.
-    assert_eq!(
-        info["OddEverything"]["input"],
-        json!({"required": {}, "optional": {}})
-    );
+    assert_eq!(info["OddEverything"]["input"], json!({"required": {}}));
+    assert_eq!(info["OddEverything"]["output"], json!(["STRING"]));
     assert_eq!(info["PackAdd"]["output_name"], json!(["sum", "text"]));
     assert_eq!(info["OddTypes"]["output"], json!(["*", "STRING"]));
     // Those that do not come back, or list without an end, are left out, and named.
@@ -78,4 +76,87 @@ fn the_host_has_its_names_and_no_others() {
         .filter(|module| has_module(&python, module))
         .collect();
     assert_eq!(report["before"], json!(there));
+}
+
+#[test]
+fn a_server_says_which_packs_run() {
+    let Some(rig) = Rig::start(&["plain", "odd", "fails_to_import"], &[]) else {
+        return;
+    };
+    let late = rig.base.path().join("custom_nodes/late");
+    std::fs::create_dir_all(&late).unwrap();
+    std::fs::write(late.join("__init__.py"), "").unwrap();
+    let url = format!("http://{}", rig.server.address);
+    let place = rig.base.path().to_str().unwrap();
+    let arguments = ["packs", "list", "--url", &url, "--base-directory", place];
+    let (status, text, _) = run_program(&arguments, rig.base.path());
+    assert!(status.success(), "{text}");
+    let state = |name: &str| {
+        let line = text
+            .lines()
+            .find(|line| line.contains(&format!(" {name} ")));
+        let line = line.unwrap_or_else(|| panic!("no {name} in {text}"));
+        line.split("  ").next().unwrap().to_owned()
+    };
+    assert_eq!(state("plain"), "running");
+    assert_eq!(state("fails_to_import"), "failed");
+    assert_eq!(state("late"), "not started");
+    assert_eq!(state("old"), "disabled");
+    assert!(
+        text.contains("a_module_that_does_not_exist")
+            && text.contains("the node OddEndless is left out"),
+        "{text}"
+    );
+    // Each line of the log is of the pack that wrote it, without colours.
+    let log = rig.server.log();
+    assert!(log.contains("[odd] red words of odd"), "{log}");
+    let traces = log.lines().filter(|line| line.contains("Traceback"));
+    for line in traces {
+        assert!(line.contains("[fails_to_import]"), "{line}");
+    }
+    // Where nobody answers, that is said.
+    let nobody = [
+        "packs",
+        "list",
+        "--url",
+        "http://127.0.0.1:9",
+        "--base-directory",
+        place,
+    ];
+    let (status, _, said) = run_program(&nobody, rig.base.path());
+    assert!(
+        !status.success() && said.contains("no server answers"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_python_may_be_named_from_the_folder_one_is_in() {
+    let Some(python) = python() else { return };
+    let asked = Command::new(&python)
+        .args(["-c", "import sys; print(sys.executable)"])
+        .output()
+        .unwrap();
+    let absolute = PathBuf::from(String::from_utf8(asked.stdout).unwrap().trim());
+    let base = base_with(&["plain"]);
+    // Deeper than the base folder, in which the process of the packs starts.
+    let here = base.path().join("some/where");
+    std::fs::create_dir_all(&here).unwrap();
+    let here = here.canonicalize().unwrap();
+    let up = here.components().skip(1).map(|_| "..");
+    let relative: PathBuf = up.map(PathBuf::from).collect();
+    let relative = relative.join(absolute.strip_prefix("/").unwrap());
+    let arguments = [
+        "packs",
+        "check",
+        "--base-directory",
+        base.path().to_str().unwrap(),
+        "--python",
+        relative.to_str().unwrap(),
+    ];
+    let (status, text, said) = run_program(&arguments, &here);
+    assert!(
+        status.success() && text.contains("loaded"),
+        "{text}\n{said}"
+    );
 }

@@ -32,6 +32,8 @@ fn ends_of_every_kind_are_named_everywhere() {
             message.contains(word) && message.contains("custom_nodes.hostile"),
             "{how}: {message}"
         );
+        // Not what another pack wrote before it.
+        assert!(!message.contains("showing"), "{how}: {message}");
         let pack = rig.pack("hostile");
         assert_eq!(pack["ends"], number + 1, "{how}: {pack}");
         assert!(pack["last_end"].as_str().unwrap().contains(word), "{pack}");
