@@ -367,7 +367,11 @@ fn log_reason(log: &str, module: &str, class: &str) -> String {
     found.map_or_else(
         || "the log does not say why".to_owned(),
         // What follows may say first what became of the class.
-        |(_, rest)| rest.split_once(": ").map_or(rest, |(_, why)| why).to_owned(),
+        |(_, rest)| {
+            rest.split_once(": ")
+                .map_or(rest, |(_, why)| why)
+                .to_owned()
+        },
     )
 }
 
