@@ -118,22 +118,81 @@ class Guidance:
         self.function = function
         self.model = model
 
-    def fresco_guidance(self, way, x, sigma, cfg, cond, uncond, *more):
+    def fresco_guidance(self, way, x, sigma, cfg, cond, uncond, levels, *more):
         sigma = numbers([sigma] * x.shape[0])
+        options = options_of_run(self.model, levels, sigma)
         base = {
-            "input": x, "sigma": sigma, "timestep": sigma, "cond_scale": cfg, "model": self.model.model,
-            "model_options": self.model.model_options,
+            "input": x, "sigma": sigma, "timestep": sigma, "cond_scale": cfg, "model": self.model.model, "model_options": options,
         }
+        own = [StepCond(0), StepCond(1)]
         if way == "pre":
-            out = self.function({**base, "conds": [None, None], "conds_out": [cond, uncond]})
+            out = self.function({**base, "conds": own, "conds_out": [cond, uncond]})
             return [out[0], out[1] if len(out) > 1 else uncond]
         if way == "post":
             given = {
-                **base, "denoised": more[0], "cond": None, "uncond": None, "cond_denoised": cond, "uncond_denoised": uncond,
+                **base, "denoised": more[0], "cond": own[0], "uncond": own[1], "cond_denoised": cond, "uncond_denoised": uncond,
             }
             return self.function(given)
-        difference = {"cond": _minus(x, cond), "uncond": _minus(x, uncond)}
-        return self.function({**base, **difference, "cond_denoised": cond, "uncond_denoised": uncond})
+        given = {
+            **base, "cond": _minus(x, cond), "uncond": _minus(x, uncond), "cond_denoised": cond, "uncond_denoised": uncond,
+            "input_cond": own[0], "input_uncond": own[1],
+        }
+        return self.function(given)
+
+
+# The kind of functions around a whole run.
+AROUND = "outer_sample"
+
+
+class Around:
+    """Functions of packs around a whole run, which the engine calls in place of the run; it makes the run when they ask."""
+
+    def __init__(self, model):
+        self.model = model
+        self.functions = model.get_all_wrappers(AROUND)
+
+    def fresco_loop(self, noise, latent_image, sampler, sigmas, denoise_mask, seed):
+        import comfy.patcher_extension
+        import comfy.samplers
+
+        guider = comfy.samplers.CFGGuider(self.model)
+        guider.model_options = run_options(self.model.model_options, sigmas)
+        guider.inner_model = self.model.model
+
+        def run(noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=seed, **more):
+            from . import models
+
+            kept = None if callback is None else models._Keep(callback)
+            return back("run", noise, latent_image, sampler, sigmas, denoise_mask, seed, kept)
+
+        executor = comfy.patcher_extension.WrapperExecutor.new_class_executor(run, guider, self.functions)
+        shapes = [tuple(latent_image.shape)]
+        return executor.execute(noise, latent_image, sampler, sigmas, denoise_mask, None, True, seed, latent_shapes=shapes)
+
+
+def options_of_run(holder, levels, sigma):
+    """Packs keep things in the options from step to step: they are the same for all functions and a whole run."""
+    now, row = number_of(sigma), floats(levels)
+    known = holder.__dict__.get("_fresco_run")
+    starts = known is None or known[0] != row or (now != known[1] and row and now == row[0])
+    options = run_options(holder.model_options, levels) if starts else known[2]
+    holder._fresco_run = (row, now, options)
+    options["transformer_options"]["sigmas"] = sigma
+    return options
+
+
+def run_options(options, levels):
+    """`model_options` as functions see them while the engine samples: with the noise levels of the run."""
+    inner = {**(options.get("transformer_options") or {}), "sample_sigmas": levels, "cond_or_uncond": [1, 0]}
+    return {**options, "transformer_options": inner}
+
+
+class StepCond:
+    """One of the two prompts of a step, by its place: the engine has it, and `comfy.samplers.calc_cond_batch` can be asked what
+    the model predicts with it."""
+
+    def __init__(self, place):
+        self.place = place
 
 
 def _minus(a, b):

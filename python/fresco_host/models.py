@@ -4,9 +4,12 @@ handed over when the model leaves the pack."""
 import copy
 import sys
 import uuid
+import weakref
 
-from . import Unsupported, callbacks, handles, state, values
+from . import Unsupported, callbacks, encoders, handles, state, values
 from .channel import Outgoing
+from .networks import FirstStage, UpscaleModel
+from .weights import LazyWeights, _kind_of_patch, _Weights
 
 
 def _ask(name, arguments):
@@ -54,82 +57,6 @@ def method(name, **arguments):
     return values.decode(answer, segments, None)
 
 
-# Weights
-
-
-def _kind_of_patch(value):
-    """A change in one of the host's forms: its kind and its parts."""
-    adapter = getattr(value, "weights", None)
-    if adapter is not None and not isinstance(value, (tuple, list)):
-        return str(getattr(value, "name", "lora")), list(adapter)
-    if not isinstance(value, (tuple, list)):
-        return "diff", [value]
-    if len(value) == 1:
-        return "diff", [value[0]]
-    if len(value) == 2 and isinstance(value[0], str):
-        kind, parts = value
-        parts = list(parts) if isinstance(parts, (tuple, list)) else [parts]
-        if kind == "diff" and len(parts) > 1 and isinstance(parts[1], dict):
-            parts = [parts[0], bool(parts[1].get("pad_weight"))]
-        return kind, parts
-    raise Unsupported(f"a change of a weight of the form {type(value).__name__} is not known")
-
-
-class _Weights:
-    """What can be done with the weights of a model that the engine has."""
-
-    def _keys(self):
-        if "_fresco_keys" not in self.__dict__:
-            self._fresco_keys = dict((key, tuple(shape)) for key, shape in method("weights.keys", value=self))
-        return self._fresco_keys
-
-    def model_state_dict(self, filter_prefix=None):
-        return LazyWeights(self, filter_prefix)
-
-    def get_key_patches(self, filter_prefix=None):
-        weights = LazyWeights(self, filter_prefix)
-        return {key: [(weights[key], lambda a: a)] for key in weights}
-
-    def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
-        """Adds changes of weights; gives the keys that the model has."""
-        known, added = self._keys(), set()
-        for key, value in patches.items():
-            place = key if isinstance(key, str) else key[0]
-            offset = key[1] if not isinstance(key, str) and len(key) > 1 else None
-            if place not in known:
-                continue
-            kind, parts = _kind_of_patch(value)
-            self._fresco_patches.append([place, list(offset) if offset else None, kind, parts, float(strength_patch), float(strength_model)])
-            self.patches.setdefault(place, []).append((strength_patch, value, strength_model, offset, None))
-            added.add(key)
-        self.patches_uuid = uuid.uuid4()
-        return added
-
-
-class LazyWeights(dict):
-    """Weights by name; the numbers come when somebody wants them."""
-
-    def __init__(self, owner, prefix=None):
-        super().__init__({key: None for key in owner._keys() if prefix is None or key.startswith(prefix)})
-        self._owner = owner
-
-    def __getitem__(self, key):
-        known = super().__getitem__(key)
-        if known is None:
-            known = method("weights.get", value=self._owner, key=key)
-            super().__setitem__(key, known)
-        return known
-
-    def get(self, key, default=None):
-        return self[key] if key in self else default
-
-    def items(self):
-        return ((key, self[key]) for key in self)
-
-    def values(self):
-        return (self[key] for key in self)
-
-
 # MODEL
 
 # What a pack may set, and where in the engine it belongs; all else is inside the network.
@@ -141,8 +68,7 @@ set_model_attn1_patch set_model_attn2_patch set_model_attn1_replace set_model_at
 set_model_attn1_output_patch set_model_attn2_output_patch set_model_input_block_patch
 set_model_input_block_patch_after_skip set_model_output_block_patch set_model_emb_patch set_model_forward_timestep_embed_patch
 set_model_double_block_patch set_model_post_input_patch set_model_rope_options set_model_noise_refiner_patch
-set_model_compute_dtype set_model_sampler_calc_cond_batch_function add_wrapper add_wrapper_with_key set_injections
-add_weight_wrapper""".split()
+set_model_compute_dtype set_model_sampler_calc_cond_batch_function add_weight_wrapper""".split()
 
 
 class ModelPatcher:
@@ -162,6 +88,8 @@ class ModelPatcher:
         self.attachments = {}
         self.additional_models = {}
         self.callbacks = {}
+        self.wrappers = {}
+        self.injections = {}
         self.object_patches = {}
         self.patches = {}
         self.patches_uuid = uuid.uuid4()
@@ -177,13 +105,14 @@ class ModelPatcher:
         made.model_options = options
         made.attachments = {key: _attached(value) for key, value in self.attachments.items()}
         made.additional_models = dict(self.additional_models)
-        made.callbacks = {kind: list(functions) for kind, functions in self.callbacks.items()}
+        made.callbacks, made.wrappers = _copied(self.callbacks), _copied(self.wrappers)
+        made.injections = {key: list(parts) for key, parts in self.injections.items()}
         made.object_patches = dict(self.object_patches)
         made.patches = {key: list(value) for key, value in self.patches.items()}
         made._fresco_patched = list(self._fresco_patched)
         made._fresco_patches = list(self._fresco_patches)
         made.__dict__.pop("_fresco_derived", None)
-        for function in made.callbacks.get("on_clone", ()):
+        for function in self.get_all_callbacks("on_clone"):
             function(self, made)
         return made
 
@@ -237,7 +166,7 @@ class ModelPatcher:
         return self.unpatch_model(self.offload_device)
 
     def cleanup(self):
-        for function in self.callbacks.get("on_cleanup", ()):
+        for function in self.get_all_callbacks("on_cleanup"):
             function(self)
 
     def lowvram_patch_counter(self):
@@ -309,14 +238,46 @@ class ModelPatcher:
             found = getattr(found, part)
         return found
 
+    # Functions around parts of sampling, and at events: by their kind and by the key of who added them.
+
     def add_callback(self, call_type, callback):
         self.add_callback_with_key(call_type, None, callback)
 
     def add_callback_with_key(self, call_type, key, callback):
-        self.callbacks.setdefault(str(call_type), []).append(callback)
+        self.callbacks.setdefault(call_type, {}).setdefault(key, []).append(callback)
+
+    def remove_callbacks_with_key(self, call_type, key):
+        self.callbacks.get(call_type, {}).pop(key, None)
+
+    def get_callbacks(self, call_type, key):
+        return self.callbacks.get(call_type, {}).get(key, [])
 
     def get_all_callbacks(self, call_type):
-        return list(self.callbacks.get(str(call_type), ()))
+        return [function for functions in self.callbacks.get(call_type, {}).values() for function in functions]
+
+    def add_wrapper(self, wrapper_type, wrapper):
+        self.add_wrapper_with_key(wrapper_type, None, wrapper)
+
+    def add_wrapper_with_key(self, wrapper_type, key, wrapper):
+        self.wrappers.setdefault(wrapper_type, {}).setdefault(key, []).append(wrapper)
+
+    def remove_wrappers_with_key(self, wrapper_type, key):
+        self.wrappers.get(wrapper_type, {}).pop(key, None)
+
+    def get_wrappers(self, wrapper_type, key):
+        return self.wrappers.get(wrapper_type, {}).get(key, [])
+
+    def get_all_wrappers(self, wrapper_type):
+        return [function for functions in self.wrappers.get(wrapper_type, {}).values() for function in functions]
+
+    def set_injections(self, key, injections):
+        self.injections[key] = injections
+
+    def remove_injections(self, key):
+        self.injections.pop(key, None)
+
+    def get_injections(self, key):
+        return self.injections.get(key)
 
     def get_attr(self, name):
         return self.get_model_object(name)
@@ -416,7 +377,8 @@ class Model(_Weights, ModelPatcher, handles.Handle):
         pre, post = options.get("sampler_pre_cfg_function") or [], options.get("sampler_post_cfg_function") or []
         keep = bool(options.get("disable_cfg1_optimization"))
         sampling = self.object_patches.get("model_sampling")
-        mark = (len(self._fresco_patches), cfg, tuple(pre), tuple(post), keep, sampling)
+        around = self.get_all_wrappers(callbacks.AROUND)
+        mark = (len(self._fresco_patches), cfg, tuple(pre), tuple(post), keep, sampling, tuple(around))
         changes = {}
         if self._fresco_patches:
             changes["patches"] = self._fresco_patches
@@ -426,6 +388,8 @@ class Model(_Weights, ModelPatcher, handles.Handle):
             changes["pre"] = [callbacks.Guidance(function, self) for function in pre]
         if post:
             changes["post"] = [callbacks.Guidance(function, self) for function in post]
+        if around:
+            changes["around"] = callbacks.Around(self)
         if keep:
             changes["keep_uncond"] = True
         if sampling is not None:
@@ -437,6 +401,8 @@ class Model(_Weights, ModelPatcher, handles.Handle):
         points = list(self._fresco_patched)
         options = self.model_options
         points += [f'model_options["{key}"]' for key in options if key not in _GUIDANCE and key != "transformer_options" and options[key]]
+        points += [f'add_wrapper("{kind}")' for kind in self.wrappers if kind != callbacks.AROUND and self.get_all_wrappers(kind)]
+        points += [f'set_injections("{key}")' for key, parts in self.injections.items() if parts]
         inner = options.get("transformer_options") or {}
         points += [f'transformer_options["{key}"]' for key in ("patches", "patches_replace", "wrappers", "callbacks") if inner.get(key)]
         return points
@@ -468,10 +434,40 @@ class Clip(_Weights, handles.Handle):
         self.patches_uuid = uuid.uuid4()
         self._fresco_patches = []
         self._fresco_patched = []
+        # What packs chose for the networks, by their names.
+        self._fresco_stage = {}
 
     @property
     def patcher(self):
         return self
+
+    def _held(self, name, make):
+        """A part of this object: one for all while somebody has it. It holds this object, and not the other way round."""
+        known = self.__dict__.get(name)
+        part = known() if known is not None else None
+        if part is None:
+            part = make(self)
+            self.__dict__[name] = weakref.ref(part)
+        return part
+
+    @property
+    def cond_stage_model(self):
+        return self._held("_fresco_stage_part", encoders.stage_of)
+
+    @cond_stage_model.setter
+    def cond_stage_model(self, value):
+        self._fresco_patched.append("clip.cond_stage_model = ...")
+
+    model = cond_stage_model
+
+    @property
+    def tokenizer(self):
+        own = self.__dict__.get("_fresco_tokenizer_own")
+        return own if own is not None else self._held("_fresco_tokenizer", encoders.tokenizer_of)
+
+    @tokenizer.setter
+    def tokenizer(self, value):
+        self._fresco_tokenizer_own = value
 
     @property
     def load_device(self):
@@ -479,14 +475,22 @@ class Clip(_Weights, handles.Handle):
 
         return management.text_encoder_device()
 
+    @property
+    def offload_device(self):
+        import comfy.model_management as management
+
+        return management.text_encoder_offload_device()
+
     def clone(self):
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._fresco_parent = self
         made.tokenizer_options = copy.copy(self.tokenizer_options)
         made.patches = {key: list(value) for key, value in self.patches.items()}
-        made._fresco_patches = list(self._fresco_patches)
-        made.__dict__.pop("_fresco_derived", None)
+        made._fresco_patches, made._fresco_patched = list(self._fresco_patches), list(self._fresco_patched)
+        made._fresco_stage = {name: dict(options) for name, options in self._fresco_stage.items()}
+        for name in ("_fresco_derived", "_fresco_stage_part", "_fresco_tokenizer"):
+            made.__dict__.pop(name, None)
         return made
 
     def clip_layer(self, layer_idx):
@@ -502,9 +506,10 @@ class Clip(_Weights, handles.Handle):
         return self
 
     def tokenize(self, text, return_word_ids=False, **kwargs):
-        tokens = method("clip.tokenize", clip=self, text=text)
-        length = 3 if return_word_ids else 2
-        return {_SHORT.get(name, name): [[tuple(place[:length]) for place in chunk] for chunk in chunks] for name, chunks in tokens.items()}
+        own = self.__dict__.get("_fresco_tokenizer_own")
+        if own is not None:
+            return own.tokenize_with_weights(text, return_word_ids, **kwargs)
+        return tokens_of(self, text, return_word_ids)
 
     def encode_from_tokens_scheduled(self, tokens, unprojected=False, add_dict=None, show_pbar=True):
         return method("clip.encode", clip=self, tokens=_plain_tokens(tokens), extra=add_dict or {})
@@ -532,13 +537,18 @@ class Clip(_Weights, handles.Handle):
         return self._fresco_patched
 
 
-# The host calls the networks of CLIP by one letter.
-_SHORT = {"clip_l": "l", "clip_g": "g", "clip_h": "h"}
-_LONG = {short: name for name, short in _SHORT.items()}
+def tokens_of(clip, text, return_word_ids=False):
+    """Chunks of tokens with weights, for every network that the kind of encoder has."""
+    tokens = method("clip.tokenize", clip=clip, text=text)
+    length = 3 if return_word_ids else 2
+    found = {encoders.short(name): [[tuple(place[:length]) for place in chunk] for chunk in chunks] for name, chunks in tokens.items()}
+    for part in encoders.info(clip)["parts"]:
+        found.setdefault(encoders.short(part["name"]), [])
+    return found
 
 
 def _plain_tokens(tokens):
-    return {_LONG.get(name, name): [[list(place) for place in chunk] for chunk in chunks] for name, chunks in tokens.items()}
+    return {encoders.LONG.get(name, name): [[list(place) for place in chunk] for chunk in chunks] for name, chunks in tokens.items()}
 
 
 # VAE
@@ -569,6 +579,26 @@ class Vae(_Weights, handles.Handle):
     output_device = property(lambda self: values._torch().device("cpu"))
     vae_dtype = property(lambda self: values._torch().float32)
     working_dtypes = property(lambda self: [values._torch().float32])
+
+    @property
+    def first_stage_model(self):
+        return FirstStage(self)
+
+    @property
+    def downscale_index_formula(self):
+        """How many frames, columns and rows a cell of a film's latent stands for; nothing where latents are of pictures."""
+        facts = self._fresco_info()
+        return (facts["temporal"], facts["spatial"], facts["spatial"]) if facts["temporal"] else None
+
+    upscale_index_formula = downscale_index_formula
+
+    @staticmethod
+    def process_input(image):
+        return image * 2.0 - 1.0
+
+    @staticmethod
+    def process_output(image):
+        return ((image + 1.0) / 2.0).clamp(min=0.0, max=1.0)
 
     def spacial_compression_decode(self):
         return self._fresco_info()["spatial"]
@@ -744,7 +774,7 @@ class _Keep:
 
 CLASSES = {
     "model": Model, "clip": Clip, "vae": Vae, "control_net": Control, "clip_vision": ClipVision, "noise": Noise, "sampler": Sampler,
-    "guider": Guider,
+    "guider": Guider, "upscale_model": UpscaleModel,
 }
 
 

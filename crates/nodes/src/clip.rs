@@ -16,8 +16,10 @@ use fresco_graph::{
 };
 use fresco_memory::{Handle, Need, Opened};
 use fresco_models::network::Network;
-use fresco_models::text::{Encoded, NoEmbeddings, Prompt, PromptTokens, TextEncoder};
-use fresco_models::{PatchSet, WeightStore};
+use fresco_models::text::{
+    Encoded, NoEmbeddings, Prompt, PromptTokens, TextEncoder, TextOutput, Tokens,
+};
+use fresco_models::{ModelError, PatchSet, WeightStore};
 
 pub use embeddings::FolderEmbeddings;
 pub(crate) use loaders::{FOUR, THREE, load_clip};
@@ -254,18 +256,40 @@ impl Clip {
         projected: bool,
         cx: &Cx,
     ) -> Result<Encoded, NodeError> {
-        let encode = || {
+        self.in_use(cx, || {
             if projected {
                 self.encoder.encode(tokens, self.layer)
             } else {
                 self.encoder.encode_unprojected(tokens, self.layer)
             }
+        })
+    }
+
+    /// What one network of the encoder makes of tokens; none if it has no network of this name.
+    pub(crate) fn encode_alone(
+        &self,
+        network: &str,
+        tokens: &Tokens,
+        projected: Option<bool>,
+        cx: &Cx,
+    ) -> Result<Option<TextOutput>, NodeError> {
+        self.in_use(cx, || {
+            self.encoder
+                .encode_alone(network, tokens, self.layer, projected)
+        })
+    }
+
+    /// Runs something while its weights are held on the device.
+    fn in_use<T>(
+        &self,
+        cx: &Cx,
+        mut run: impl FnMut() -> Result<T, ModelError>,
+    ) -> Result<T, NodeError> {
+        let made = match &self.variant {
+            Some(hold) => InUse::of(cx, &[hold.handle()], Need::default())?.run(run),
+            None => run(),
         };
-        let encoded = match &self.variant {
-            Some(hold) => InUse::of(cx, &[hold.handle()], Need::default())?.run(encode),
-            None => encode(),
-        };
-        encoded.map_err(failure)
+        made.map_err(failure)
     }
 }
 

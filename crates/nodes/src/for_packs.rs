@@ -19,6 +19,7 @@ use crate::sampling::own::{OwnGuidance, told};
 use crate::sampling::run::{Guided, failure, steps};
 use crate::sampling::{Guider, Model, Noise, Sampler, StartNoise};
 use crate::types::{Conditioning, Latent, Sigmas, as_tensor, tensor};
+use crate::upscale::UpscaleModel;
 use crate::vae::Vae;
 
 /// Runs a method; none if there is none of this name.
@@ -35,7 +36,13 @@ pub fn call(name: &str, args: Args, cx: &Cx) -> Option<Result<Value, NodeError>>
         "clip.derive" => text::derive,
         "clip.tokenize" => text::tokenize,
         "clip.encode" => text::encode,
+        "clip.encode_alone" => text::encode_alone,
+        "clip.info" => text::info,
+        "clip.words" => text::words,
+        "clip.numbers" => text::numbers,
         "vae.info" => vae_info,
+        "upscale.info" => upscale_info,
+        "upscale.run" => upscale_run,
         "sample" => sample,
         _ => return None,
     };
@@ -146,6 +153,7 @@ fn model_derive(mut args: Args, cx: &Cx) -> Result<Value, NodeError> {
         let post = std::sync::Arc::new(OwnGuidance(function));
         model.patches.post_cfg.push(post);
     }
+    model.around = args.take::<Option<Value>>("around")?.or(model.around);
     if args.take_or("keep_uncond", false)? {
         model.patches.keep_uncond = true;
     }
@@ -258,6 +266,18 @@ fn vae_info(mut args: Args, _: &Cx) -> Result<Value, NodeError> {
         "channels" => vae.0.picture_channels(),
     }
     .into())
+}
+
+fn upscale_info(mut args: Args, _: &Cx) -> Result<Value, NodeError> {
+    let facts = args.take::<UpscaleModel>("upscale_model")?.facts();
+    Ok(map! {"scale" => facts.scale, "kind" => facts.kind, "channels" => facts.input}.into())
+}
+
+/// Pictures (b, c, h, w) enlarged.
+fn upscale_run(mut args: Args, cx: &Cx) -> Result<Value, NodeError> {
+    let model: UpscaleModel = args.take("upscale_model")?;
+    let planes: Sigmas = args.take("planes")?;
+    Ok(tensor(model.enlarge(&planes.0, cx)?))
 }
 
 /// One run with noise, levels and sampler of a pack.

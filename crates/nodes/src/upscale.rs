@@ -172,6 +172,20 @@ fn is_shortage(error: &ModelError) -> bool {
     matches!(error, ModelError::NoRoom { .. }) || refused(error).is_some()
 }
 
+impl UpscaleModel {
+    /// Pictures (b, c, h, w) enlarged as a whole: for callers that have their own tiles.
+    pub(crate) fn enlarge(&self, planes: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
+        let [count, _, h, w] = planes.dims4()?;
+        let need = Need {
+            required: (count * h * w) as u64 * 3 * 4 * self.facts.scale as u64 * HELD,
+            ..Need::default()
+        };
+        let in_use = InUse::of(cx, &[self.handle()], need)?;
+        let out = in_use.run(|| self.network.get()?.enlarge(planes));
+        out.map_err(failure)
+    }
+}
+
 /// Pictures (b, c, h, w) enlarged in tiles of this size.
 fn enlarged(
     cx: &Cx,

@@ -387,6 +387,7 @@ fn handle_kind(declared: Option<&str>, text: &str) -> &'static str {
         Some("SAMPLER") => "sampler",
         Some("GUIDER") => "guider",
         Some("HOOKS") => "hooks",
+        Some("UPSCALE_MODEL") => "upscale_model",
         _ if text.starts_with("control net") => "control_net",
         _ if text.contains("text encoder") => "clip",
         _ if text.contains("vision encoder") => "clip_vision",
@@ -394,6 +395,7 @@ fn handle_kind(declared: Option<&str>, text: &str) -> &'static str {
         _ if text.starts_with("model ") => "model",
         _ if text.starts_with("sampler ") => "sampler",
         _ if text.starts_with("guider ") => "guider",
+        _ if text.contains("upscale model") => "upscale_model",
         _ => "object",
     }
 }

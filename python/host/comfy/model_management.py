@@ -196,6 +196,13 @@ def _cpu(*args, **kwargs):
     return _torch().device("cpu")
 
 
+def intermediate_dtype():
+    """The numbers of pictures and latents between nodes."""
+    import torch
+
+    return torch.float32
+
+
 intermediate_device = unet_offload_device = text_encoder_offload_device = vae_offload_device = _cpu
 
 

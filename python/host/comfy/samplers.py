@@ -212,7 +212,7 @@ class KSAMPLER(Sampler):
         def told(step):
             callbacks.back("step", step["i"], callbacks.number_of(step["sigma"]), step["x"], step["denoised"])
 
-        extra = {"model_options": {}, "seed": about["seed"], "denoise_mask": None}
+        extra = {"model_options": callbacks.run_options({}, sigmas), "seed": about["seed"], "denoise_mask": None}
         return self.sampler_function(
             _Denoiser(about), x, sigmas, extra_args=extra, callback=told, disable=True, **{**self.extra_options, **about["options"]}
         )
@@ -236,17 +236,14 @@ def sampler_object(name):
 # Guiders
 
 
-class _Conds:
+class _Conds(callbacks.StepCond):
     """A conditioning of a guider while it predicts: the engine has it, by its place."""
-
-    def __init__(self, place):
-        self.place = place
 
 
 def _place(conds):
     if conds is None:
         return -1
-    if not isinstance(conds, _Conds):
+    if not isinstance(conds, callbacks.StepCond):
         raise Unsupported("predictions are made of the conditionings that the guider was given (self.conds) and of no others")
     return conds.place
 
@@ -265,7 +262,10 @@ def cfg_function(model, cond_pred, uncond_pred, cond_scale, x, timestep, model_o
     base = {"sigma": timestep, "timestep": timestep, "model": model, "model_options": model_options, "input": x, "cond_scale": cond_scale}
     own = model_options.get("sampler_cfg_function")
     if own is not None:
-        given = {**base, "cond": x - cond_pred, "uncond": x - uncond_pred, "cond_denoised": cond_pred, "uncond_denoised": uncond_pred}
+        given = {
+            **base, "cond": x - cond_pred, "uncond": x - uncond_pred, "cond_denoised": cond_pred, "uncond_denoised": uncond_pred,
+            "input_cond": cond, "input_uncond": uncond,
+        }
         result = x - own(given)
     else:
         result = uncond_pred + (cond_pred - uncond_pred) * cond_scale
@@ -319,11 +319,12 @@ class CFGGuider:
         finally:
             _looping.guider = None
 
-    def fresco_predict(self, x, sigma, seed):
+    def fresco_predict(self, x, sigma, seed, levels):
         """One prediction, as the engine asks for it while it samples."""
         self._begin()
         timestep = callbacks.numbers([sigma] * x.shape[0])
-        return self(x, timestep, model_options=self.model_options, seed=seed)
+        options = callbacks.options_of_run(self, levels, timestep)
+        return self(x, timestep, model_options=options, seed=seed)
 
     def predict_noise(self, x, timestep, model_options={}, seed=None):
         conds = self.conds
@@ -352,7 +353,16 @@ class CFGGuider:
     def sample(self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None):
         native = self.fresco_native()
         if isinstance(native, callbacks.Parts):
-            return self.outer_sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
+            around = self.model_patcher.get_all_wrappers(callbacks.AROUND)
+            if not around:
+                return self.outer_sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
+            import comfy.patcher_extension
+
+            executor = comfy.patcher_extension.WrapperExecutor.new_class_executor(self.outer_sample, self, around)
+            shapes = [tuple(latent_image.shape)]
+            return executor.execute(
+                noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed, latent_shapes=shapes
+            )
         return native.sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
 
 

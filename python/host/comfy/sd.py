@@ -86,6 +86,27 @@ def load_diffusion_model(unet_path, model_options={}):
 
 load_unet = load_diffusion_model
 
+# Formats of weights that the engine's loader offers.
+_WEIGHTS = ("fp8_e4m3fn", "fp8_e5m2")
+
+
+def load_diffusion_model_state_dict(sd, model_options={}, metadata=None, disable_dynamic=False):
+    """A model from the content of a file, which the engine loads itself."""
+    path = getattr(sd, "fresco_path", None)
+    if path is None or len(sd) != sd.fresco_size:
+        raise Unsupported(
+            "comfy.sd.load_diffusion_model_state_dict: only the unchanged content of a file (comfy.utils.load_torch_file) can be loaded"
+        )
+    if model_options.get("custom_operations") is not None:
+        raise Unsupported("comfy.sd.load_diffusion_model_state_dict: layers of a pack's own (custom_operations) do not run in Fresco")
+    dtype = str(model_options.get("dtype")).rpartition(".")[2].replace("float8", "fp8")
+    try:
+        name = _name(path, ["diffusion_models"])
+    except Unsupported:
+        # The model of a whole checkpoint.
+        return run_node("CheckpointLoaderSimple", {"ckpt_name": _name(path, ["checkpoints"])})[0]
+    return run_node("UNETLoader", {"unet_name": name, "weight_dtype": dtype if dtype in _WEIGHTS else "default"})[0]
+
 
 def load_clip(ckpt_paths, embedding_directory=None, clip_type=CLIPType.STABLE_DIFFUSION, model_options={}):
     names = [_name(path, ["text_encoders"]) for path in ckpt_paths]

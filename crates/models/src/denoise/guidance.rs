@@ -32,6 +32,11 @@ pub struct GuidanceStep<'a> {
 pub trait PreCfg: Send + Sync {
     fn apply(&self, step: &GuidanceStep) -> Result<(Tensor, Tensor)>;
 
+    /// The same for changes that look at the run.
+    fn with_hooks(&self, step: &GuidanceStep, _hooks: &Hooks) -> Result<(Tensor, Tensor)> {
+        self.apply(step)
+    }
+
     /// Whether steps without an unprompted prediction are left alone.
     fn needs_uncond(&self) -> bool {
         false

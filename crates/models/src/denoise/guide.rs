@@ -205,7 +205,7 @@ impl<'a> Guider<'a> {
                 uncond: &uncond,
                 ..*step
             };
-            (cond, uncond) = pre.apply(&now).map_err(hook_error)?;
+            (cond, uncond) = pre.with_hooks(&now, &self.hooks).map_err(hook_error)?;
         }
         Ok((cond, uncond))
     }

@@ -226,7 +226,7 @@ impl TextEncoder {
     }
 
     /// The networks that there are, with their places.
-    fn networks(&self) -> impl Iterator<Item = (&'static StackPart, &Arc<dyn TextNetwork>)> {
+    pub fn networks(&self) -> impl Iterator<Item = (&'static StackPart, &Arc<dyn TextNetwork>)> {
         let places = self.stack.parts.iter().zip(&self.parts);
         places.filter_map(|(place, part)| Some((place, part.as_ref()?)))
     }
@@ -308,6 +308,26 @@ impl TextEncoder {
     /// The same; the vector for all of a prompt does not go through a projection.
     pub fn encode_unprojected(&self, tokens: &PromptTokens, layer: Option<i64>) -> Result<Encoded> {
         self.encode_by(tokens, layer, Some(false))
+    }
+
+    /// What the network of this name makes of tokens by itself, in the way that the set uses it; none if there is no such
+    /// network.
+    pub fn encode_alone(
+        &self,
+        name: &str,
+        tokens: &Tokens,
+        layer: Option<i64>,
+        projected: Option<bool>,
+    ) -> Result<Option<TextOutput>> {
+        let mut networks = self.networks();
+        let Some((place, part)) = networks.find(|(place, _)| place.name == name) else {
+            return Ok(None);
+        };
+        let rule = EncodeRule {
+            projected: projected.unwrap_or(place.rule.projected),
+            ..place.rule
+        };
+        part.encode(tokens, &rule, layer).map(Some)
     }
 
     fn encode_by(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fresco_graph::{Args, Cx, NodeError, Value, wrong_kind};
 use fresco_models::lora::{Adapter, Factor, Kind, NameMap};
-use fresco_models::patch::{Change, Patch, Slice};
+use fresco_models::patch::{Change, OtherWeight, Patch, Slice};
 use fresco_tensor::{Dtype, Stored};
 
 use super::{model_failure, stores_of};
@@ -137,6 +137,24 @@ fn read(row: &Value) -> Result<(String, Patch), NodeError> {
     Ok((key.to_string(), patch))
 }
 
+/// The weight of this key, as a change of another model.
+fn other_weight<T: Weights>(value: &T, wanted: &str) -> Result<Option<OtherWeight>, NodeError> {
+    let patches = value.weight_patches();
+    for (prefix, store) in value.stores()? {
+        let Some(key) = wanted.strip_prefix(prefix.as_str()) else {
+            continue;
+        };
+        if store.shape(key).is_some() {
+            return Ok(Some(OtherWeight {
+                key: key.to_owned(),
+                patches: patches.map_or(Vec::new(), |set| set.get(wanted).to_vec()),
+                store,
+            }));
+        }
+    }
+    Ok(None)
+}
+
 /// The parts of one change.
 struct Reader<'a> {
     key: &'a str,
@@ -162,6 +180,26 @@ impl Reader<'_> {
         let missing = format!("{}: part {at} of its change is missing", self.key);
         self.optional(at)?
             .ok_or_else(|| NodeError::value_error(missing))
+    }
+
+    /// A weight of another model, with that model's own patches: the model, and the key there.
+    fn weight(&mut self) -> Result<Change, NodeError> {
+        let wrong =
+            || NodeError::type_error(format!("{}: of which model is its change?", self.key));
+        let model = self.parts.first().ok_or_else(wrong)?;
+        let key = self
+            .parts
+            .get(1)
+            .and_then(Value::as_str)
+            .ok_or_else(wrong)?;
+        let other = match (model.downcast::<Model>(), model.downcast::<Clip>()) {
+            (Some(model), _) => other_weight(model, key)?,
+            (_, Some(clip)) => other_weight(clip, key)?,
+            _ => None,
+        };
+        let other = other.ok_or_else(|| NodeError::failed("KeyError", format!("'{key}'")))?;
+        (other.store.file(), &other.key, other.patches.len()).hash(&mut self.hash);
+        Ok(Change::Weight(Arc::new(other)))
     }
 
     fn alpha(&mut self, at: usize) -> Option<f64> {
@@ -193,6 +231,7 @@ impl Reader<'_> {
                 });
             }
             "set" => return Ok(Change::Set(self.tensor(0)?)),
+            "weight" => return self.weight(),
             "lora" => {
                 let reshape = self.parts.get(5).and_then(Value::as_list).map(|sides| {
                     sides

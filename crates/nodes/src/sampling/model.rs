@@ -51,6 +51,8 @@ pub struct Model {
     pub patches: Patches,
     /// In the order they act.
     pub additions: Vec<Arc<dyn ModelAddition>>,
+    /// What another process does around a whole run.
+    pub(crate) around: Option<fresco_graph::Value>,
     /// How the file wants its latents shown.
     preview: Arc<PreviewHints>,
     weight_patches: Option<Arc<PatchSet>>,
@@ -70,6 +72,7 @@ impl Model {
             latent_format: None,
             patches: Patches::default(),
             additions: Vec::new(),
+            around: None,
             preview: Arc::default(),
             weight_patches: None,
             lora_storage: LoraStorage::default(),

@@ -9,12 +9,12 @@ use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{
     Cond, Encode, Guidance, Guider, Lists, Patches, Predict, Setting, predict,
 };
-use fresco_models::guidance::{self, CfgRule, GuidanceStep, PostCfg, PreCfg};
+use fresco_models::guidance::{self, Again, CfgRule, GuidanceStep, PostCfg, PreCfg, Which};
 use fresco_models::samplers::{Denoiser, SampleArgs, SampleError, SampleStep, SamplerName};
 use fresco_models::schedules::MAX_STEPS;
 use fresco_tensor::Tensor;
 
-use super::run::{Guided, Sampled};
+use super::run::{Guided, Sampled, Watch};
 use super::{Model, Sampler, StartNoise};
 use crate::for_packs::sampling_info;
 use crate::types::{Latent, as_tensor, tensor};
@@ -195,7 +195,19 @@ impl OwnGuider {
         sigmas: &[f32],
         latent: Latent,
         cx: &Cx,
+        watch: &mut Watch<'_>,
     ) -> Result<Sampled, NodeError> {
+        // What it does around a run is done by it, whoever asks for the run.
+        let plain;
+        let guided = match guided.model.around {
+            Some(_) => {
+                let mut inner = guided.clone();
+                inner.model.around = None;
+                plain = inner;
+                &plain
+            }
+            None => guided,
+        };
         if latent.parts().is_some() {
             return Err(NodeError::value_error(
                 "a guider of a pack with a loop of its own cannot sample a video together with its sound: take them apart \
@@ -223,9 +235,13 @@ impl OwnGuider {
                 latent = latent.with_tensor("noise_mask", mask.clone());
             }
             let seed = given[5].as_int().map_or(seed, |seed| seed as u64);
-            let mut watch = told(Some(given[6].clone()));
+            let mut tell = told(Some(given[6].clone()));
+            let mut each = |step: &SampleStep<'_>| {
+                watch(step)?;
+                tell(step)
+            };
             let levels = levels.data();
-            let made = guided.sample_watched(noise, seed, &sampler, levels, latent, cx, &mut watch);
+            let made = guided.sample_watched(noise, seed, &sampler, levels, latent, cx, &mut each);
             match made {
                 Ok(made) => {
                     denoised = made.denoised;
@@ -351,6 +367,7 @@ impl OwnPrediction<'_> {
             tensor(x.clone()),
             Value::Float(f64::from(sigma)),
             Value::from(self.seed),
+            tensor(Tensor::from_slice(&hooks.schedule)),
         ];
         let predicted = call(self.guider, "fresco_predict", arguments, &mut back);
         if let Some(error) = failed {
@@ -368,8 +385,25 @@ impl OwnPrediction<'_> {
 /// A function of a pack in place of guidance, before or after it.
 pub(crate) struct OwnGuidance(pub(crate) Value);
 
+/// Which of a step's two prompts a pack means by a number.
+fn which<'a>(place: &Value) -> Option<Which<'a>> {
+    match place.as_int()? {
+        0 => Some(Which::Cond),
+        1 => Some(Which::Uncond),
+        _ => None,
+    }
+}
+
 impl OwnGuidance {
-    fn ask(&self, way: &str, step: &GuidanceStep<'_>, more: &[&Tensor]) -> guidance::Result<Value> {
+    /// Calls the function. It gets the noise levels of the run, and may ask for more predictions where there is a model.
+    fn ask(
+        &self,
+        way: &str,
+        step: &GuidanceStep<'_>,
+        levels: &[f32],
+        model: Option<&dyn Again>,
+        more: &[&Tensor],
+    ) -> guidance::Result<Value> {
         let mut arguments: Vec<Value> = vec![
             way.into(),
             tensor(step.x.clone()),
@@ -377,10 +411,38 @@ impl OwnGuidance {
             Value::Float(step.cfg),
             tensor(step.cond.clone()),
             tensor(step.uncond.clone()),
+            tensor(Tensor::from_slice(levels)),
         ];
         arguments.extend(more.iter().map(|t| tensor((*t).clone())));
-        call(&self.0, "fresco_guidance", arguments, &mut nothing)
-            .map_err(|error| Box::new(Foreign(error)).into())
+        let mut failed = None;
+        let mut back = |what: &str, given: Vec<Value>| -> Result<Value, NodeError> {
+            let (Some(model), "predict") = (model, what) else {
+                return nothing(what, Vec::new());
+            };
+            let x = shaped(given.first().unwrap_or(&Value::Null), step.x.shape(), what)?;
+            let level = given.get(1).and_then(Value::as_f64);
+            let level = level.map_or(step.sigma, |level| level as f32);
+            let places = given.get(2).and_then(Value::as_list).unwrap_or_default();
+            let mut made: Vec<Value> = Vec::new();
+            for place in places {
+                let predicted = match which(place) {
+                    Some(which) => model.predict(which, &x, level, model.hooks()),
+                    None => Tensor::zeros(x.shape().to_vec()).map_err(Into::into),
+                };
+                // The process is told that it failed; why is ours to say.
+                made.push(tensor(predicted.map_err(|error| {
+                    let told = NodeError::runtime(error.to_string());
+                    failed = Some(error);
+                    told
+                })?));
+            }
+            Ok(made.into())
+        };
+        let answer = call(&self.0, "fresco_guidance", arguments, &mut back);
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        answer.map_err(|error| Box::new(Foreign(error)).into())
     }
 
     fn one(value: &Value, step: &GuidanceStep<'_>) -> guidance::Result<Tensor> {
@@ -391,24 +453,54 @@ impl OwnGuidance {
 
 impl CfgRule for OwnGuidance {
     fn apply(&self, step: &GuidanceStep) -> guidance::Result<Tensor> {
-        Self::one(&self.ask("cfg", step, &[])?, step)
+        Self::one(&self.ask("cfg", step, &[], None, &[])?, step)
+    }
+
+    fn with_model(&self, step: &GuidanceStep, model: &dyn Again) -> guidance::Result<Tensor> {
+        let levels = &model.hooks().schedule;
+        Self::one(&self.ask("cfg", step, levels, Some(model), &[])?, step)
     }
 }
 
 impl PostCfg for OwnGuidance {
     fn apply(&self, step: &GuidanceStep, denoised: &Tensor) -> guidance::Result<Tensor> {
-        Self::one(&self.ask("post", step, &[denoised])?, step)
+        Self::one(&self.ask("post", step, &[], None, &[denoised])?, step)
+    }
+
+    fn with_model(
+        &self,
+        step: &GuidanceStep,
+        denoised: &Tensor,
+        model: &dyn Again,
+    ) -> guidance::Result<Tensor> {
+        let levels = &model.hooks().schedule;
+        let made = self.ask("post", step, levels, Some(model), &[denoised])?;
+        Self::one(&made, step)
     }
 }
 
-impl PreCfg for OwnGuidance {
-    fn apply(&self, step: &GuidanceStep) -> guidance::Result<(Tensor, Tensor)> {
-        let both = self.ask("pre", step, &[])?;
+impl OwnGuidance {
+    fn before(
+        &self,
+        step: &GuidanceStep<'_>,
+        levels: &[f32],
+    ) -> guidance::Result<(Tensor, Tensor)> {
+        let both = self.ask("pre", step, levels, None, &[])?;
         let Some([cond, uncond]) = both.as_list() else {
             let error = NodeError::type_error("a pre-cfg function gave no pair of predictions");
             return Err(Box::new(Foreign(error)).into());
         };
         Ok((Self::one(cond, step)?, Self::one(uncond, step)?))
+    }
+}
+
+impl PreCfg for OwnGuidance {
+    fn apply(&self, step: &GuidanceStep) -> guidance::Result<(Tensor, Tensor)> {
+        self.before(step, &[])
+    }
+
+    fn with_hooks(&self, step: &GuidanceStep, hooks: &Hooks) -> guidance::Result<(Tensor, Tensor)> {
+        self.before(step, &hooks.schedule)
     }
 }
 

@@ -371,7 +371,9 @@ impl Guided {
         match self.own.as_ref().filter(|own| own.loops) {
             Some(own) => {
                 let latent = fit_latent(&self.model, latent)?;
-                own.run(self, noise, seed, sampler, sigmas, latent, cx)
+                own.run(self, noise, seed, sampler, sigmas, latent, cx, &mut |_| {
+                    Ok(())
+                })
             }
             None => self.sample_watched(noise, seed, sampler, sigmas, latent, cx, &mut |_| Ok(())),
         }
@@ -396,6 +398,15 @@ impl Guided {
                 latent,
                 denoised: None,
             });
+        }
+        if let Some(around) = &self.model.around {
+            let mut inner = self.clone();
+            inner.model.around = None;
+            let own = OwnGuider {
+                guider: around.clone(),
+                loops: true,
+            };
+            return own.run(&inner, noise, seed, sampler, sigmas, latent, cx, watch);
         }
         let mut start = self.prepare(noise, sampler, latent, cx)?;
         if let Some(windows) = &self.model.patches.hooks.windows {

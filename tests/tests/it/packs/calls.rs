@@ -167,3 +167,134 @@ fn classes_of_the_host_are_extended_by_their_real_methods() {
         "{log}"
     );
 }
+
+#[test]
+fn weights_of_a_packs_own_go_through_the_real_encoder() {
+    let Some(rig) = rig() else { return };
+    let text = "a (red:1.5) house, (quiet:0.7)";
+    let prompt = |how: &str| {
+        json!({
+            "1": loader(), "2": node("CLIPSetLastLayer", json!({"clip": ["1", 1], "stop_at_clip_layer": -2})),
+            "3": node("CLIPTextEncode", json!({"clip": ["2", 0], "text": text})),
+            "4": node("CallsWeights", json!({"clip": ["1", 1], "text": text, "how": how})),
+            "5": node("CallsSame", json!({"a": ["3", 0], "b": ["4", 0]}))})
+    };
+    assert_eq!(
+        rig.report(prompt("comfy"), json!(["5", 0])),
+        json!([0.0, 0.0])
+    );
+    let own = rig.report(prompt("own"), json!(["5", 0]));
+    assert!(own[0].as_f64().is_some_and(|off| off > 1e-3), "{own}");
+
+    let prompt = json!({"1": loader(), "2": node("CallsEncoder", json!({"clip": ["1", 1]}))});
+    let told = rig.report(prompt, json!(["2", 0]));
+    assert_eq!(told["kinds"], json!(["sd1"]));
+    assert_eq!(told["sdxl tokenizer"], false);
+    assert_eq!(told["has"], json!([true, true, true, false, false]));
+    assert_eq!(
+        told["parts"],
+        json!([true, {"start": 49406, "end": 49407, "pad": 49407}, true])
+    );
+    assert_eq!(
+        told["tokenizers"],
+        json!([["clip_l", 49406, 49407, 49407, true]])
+    );
+    assert_eq!(told["lengths"][0], 77);
+    assert_eq!(told["lengths"][1], Value::Null);
+    assert_eq!(
+        told["words"],
+        json!([[49406, 320, 1125, 49407], 1125, "photo</w>", "a photo"])
+    );
+    assert_eq!(told["untokenize"], "photo</w>");
+    assert_eq!(told["own"], true);
+    let replaced = told["replaced"].as_str().unwrap();
+    assert!(
+        replaced.contains("clip.cond_stage_model") && replaced.contains("L3b"),
+        "{replaced}"
+    );
+    assert_eq!(told["negative"], json!([1, 3]));
+}
+
+impl Rig {
+    /// The picture of a model that the nodes of `more` make of the loader's.
+    fn picture(&self, more: &Value, model: Value) -> Vec<u8> {
+        let text = |text: &str| node("CLIPTextEncode", json!({"clip": ["1", 1], "text": text}));
+        let mut prompt = json!({
+            "1": loader(), "2": text("a (red:1.5) house"), "3": text(""),
+            "4": node("EmptyLatentImage", json!({"width": 64, "height": 64, "batch_size": 1})),
+            "5": node("KSampler", json!({"model": model, "seed": 5, "steps": 2, "cfg": 3.0, "sampler_name": "euler",
+                "scheduler": "normal", "positive": ["2", 0], "negative": ["3", 0], "latent_image": ["4", 0], "denoise": 1.0})),
+            "6": node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]})),
+            "9": node("PreviewImage", json!({"images": ["6", 0]}))});
+        for (name, node) in more.as_object().into_iter().flatten() {
+            prompt[name] = node.clone();
+        }
+        let shown = self.shown(&prompt);
+        let name = shown["images"][0]["filename"].as_str().unwrap().to_owned();
+        let answer = self.server.get(&format!("/view?type=temp&filename={name}"));
+        contract::picture_of(&answer.body)
+    }
+}
+
+#[track_caller]
+fn alike(a: &[u8], b: &[u8]) {
+    assert_eq!(a.len(), b.len());
+    let most = a.iter().zip(b).map(|(a, b)| a.abs_diff(*b)).max();
+    assert!(most <= Some(1), "they differ by {most:?}");
+}
+
+#[test]
+fn functions_around_sampling_see_the_run() {
+    let Some(rig) = rig() else { return };
+    let patched =
+        |how: &str| json!({"7": node("CallsPatched", json!({"model": ["1", 0], "how": how}))});
+    let native = rig.picture(&json!({}), json!(["1", 0]));
+    for how in ["guidance", "around", "removed"] {
+        alike(&rig.picture(&patched(how), json!(["7", 0])), &native);
+    }
+    let log = rig.server.log();
+    for line in [
+        "guided 2 True 0.0",
+        "guided 5 True 0.0",
+        "after 6 True",
+        "around 5 [0, 1] 3 [(1, 4, 8, 8)] True",
+    ] {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+    let mut prompt = patched("inside");
+    prompt["1"] = loader();
+    prompt["9"] = node("PreviewAny", json!({"source": ["7", 0]}));
+    let error = rig.error(&prompt);
+    let message = error["exception_message"].as_str().unwrap();
+    assert!(
+        message.contains("add_wrapper(\"apply_model\")"),
+        "{message}"
+    );
+}
+
+#[test]
+fn weights_of_another_model_are_changes_and_parts_can_be_asked_for() {
+    let Some(rig) = rig() else { return };
+    let both = json!({
+        "7": node("CallsPatched", json!({"model": ["1", 0], "how": "weights"})),
+        "8": node("CallsMerge", json!({"model1": ["1", 0], "model2": ["7", 0]})),
+        "10": node("ModelMergeSimple", json!({"model1": ["1", 0], "model2": ["7", 0], "ratio": 0.25}))});
+    let merged = rig.picture(&both, json!(["8", 0]));
+    alike(&merged, &rig.picture(&both, json!(["10", 0])));
+    assert_ne!(merged, rig.picture(&json!({}), json!(["1", 0])));
+
+    let prompt = json!({"1": loader(), "2": node("CallsParts", json!({"vae": ["1", 2]}))});
+    let told = rig.report(prompt, json!(["2", 0]));
+    assert_eq!(told["decoded"], json!([[1, 3, 64, 64], true]));
+    assert_eq!(told["encoded"], json!([1, 4, 8, 8]));
+    assert_eq!(told["layers"], false);
+    assert_eq!(told["dtype"], "torch.float32");
+    assert_eq!(told["model"], "BaseModel");
+    assert!(
+        told["changed"]
+            .as_str()
+            .unwrap()
+            .contains("unchanged content of a file")
+    );
+    assert_eq!(told["film"], "ftyp");
+}

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use super::unicode::clean;
 use crate::text::unicode::{is_letter, is_number};
-use crate::text::vocabulary::merge::{BYTE_ORDER, Merge, Pairs, merge_all};
+use crate::text::vocabulary::merge::{BYTE_ORDER, Merge, Pairs, character_of, merge_all};
 
 pub const START: u32 = 49406;
 pub const END: u32 = 49407;
@@ -51,6 +51,20 @@ pub fn encode(text: &str) -> Vec<u32> {
     }
     stretch(rest, &mut ids);
     ids
+}
+
+/// All tokens by their numbers, with the mark of a word's end.
+pub(super) fn spellings() -> Vec<String> {
+    let bytes = || (0..=u8::MAX).map(character_of);
+    let mut tokens: Vec<String> = bytes().map(String::from).collect();
+    tokens.extend(bytes().map(|c| format!("{c}</w>")));
+    let (pairs, _) = TABLE.as_chunks::<4>();
+    for &[a, b, c, d] in pairs {
+        let part = |low, high| tokens[usize::from(u16::from_le_bytes([low, high]))].as_str();
+        tokens.push([part(a, b), part(c, d)].concat());
+    }
+    tokens.extend(["<|startoftext|>", "<|endoftext|>"].map(str::to_owned));
+    tokens
 }
 
 fn stretch(text: &str, ids: &mut Vec<u32>) {
@@ -160,6 +174,19 @@ mod tests {
         check("emoji 😀", &[16327, 7334]);
         check("x_y-z", &[343, 318, 344, 268, 345]);
         check("cat:dog (a)", &[2368, 281, 1929, 263, 320, 264]);
+    }
+
+    #[test]
+    fn tokens_are_spelled_as_in_the_published_table() {
+        let tokens = spellings();
+        assert_eq!(tokens.len(), VOCABULARY);
+        let of = |text: &str| -> Vec<&str> {
+            let ids = encode(text).into_iter();
+            ids.map(|id| tokens[id as usize].as_str()).collect()
+        };
+        assert_eq!(of("a photo"), ["a</w>", "photo</w>"]);
+        assert_eq!(of("x_y"), ["x</w>", "_</w>", "y</w>"]);
+        assert_eq!(tokens[END as usize], "<|endoftext|>");
     }
 
     #[test]

@@ -81,6 +81,10 @@ impl Vocabulary for Words {
     fn encode(&self, text: &str) -> Vec<u32> {
         bpe::encode(text)
     }
+
+    fn spellings(&self) -> Vec<String> {
+        bpe::spellings()
+    }
 }
 
 #[cfg(test)]

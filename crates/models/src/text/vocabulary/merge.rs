@@ -92,6 +92,18 @@ pub(crate) fn byte_of(c: char) -> Option<u8> {
     }
 }
 
+/// The character that stands for the byte of this number in such a table; [`byte_of`] the other way round.
+pub(crate) fn character_of(number: u8) -> char {
+    let Some(other) = number.checked_sub(188) else {
+        let byte = BYTE_ORDER.iter().position(|order| *order == number);
+        return char::from(
+            byte.and_then(|at| u8::try_from(at).ok())
+                .unwrap_or_default(),
+        );
+    };
+    char::from_u32(256 + u32::from(other)).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -33,6 +33,11 @@ pub trait Vocabulary: Send + Sync {
         None
     }
 
+    /// All tokens by their numbers, spelled as published tables have them; nothing where that is not known.
+    fn spellings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// The token that ends a text, where the vocabulary says so.
     fn end(&self) -> Option<u32> {
         None

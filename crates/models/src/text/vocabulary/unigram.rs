@@ -174,6 +174,16 @@ impl Vocabulary for Unigram {
         let text = String::from_utf8_lossy(&bytes).replace(SPACE, " ");
         Some(text.strip_prefix(' ').unwrap_or(&text).to_owned())
     }
+
+    fn spellings(&self) -> Vec<String> {
+        let pieces = self.cutter.pieces();
+        (0..pieces.len() as u32)
+            .map(|id| match self.marks.text(id) {
+                Some(mark) => mark.to_owned(),
+                None => String::from_utf8_lossy(pieces.piece(id)).into_owned(),
+            })
+            .collect()
+    }
 }
 
 /// Pieces of T5 that are marks for other uses: padding, end, unknown, and a hundred places to fill.

@@ -1,0 +1,7 @@
+"""Text encoders of SDXL, its refiner and Stable Cascade."""
+
+from fresco_host import encoders
+from fresco_host.placeholders import fallback
+
+globals().update(encoders.names_of(__name__))
+__getattr__ = fallback(__name__)
