@@ -523,6 +523,11 @@ class Clip(_Weights, handles.Handle):
     def encode(self, text):
         return self.encode_from_tokens(self.tokenize(text))
 
+    def add_hooks_to_dict(self, pooled_dict):
+        if self.apply_hooks_to_conds:
+            pooled_dict["hooks"] = self.apply_hooks_to_conds
+        return pooled_dict
+
     def _changes(self):
         changes = {}
         if self._fresco_patches:

@@ -227,6 +227,7 @@ class CallsEncoder:
             "untokenize": tokenizer.untokenize([(1125, 1.0)])[0][1],
             "own": own.tokenize("a")["l"] == clip.tokenize("A house")["l"],
             "replaced": _error(lambda: replaced.encode_from_tokens(clip.tokenize("a"))),
+            "hooks": own.add_hooks_to_dict({"pooled": 1}),
             "negative": clip.cond_stage_model.clip_l.encode([[49406, 320, 49407]])[0].shape[:2],
         }
         return (json.dumps(told),)

@@ -213,6 +213,7 @@ fn weights_of_a_packs_own_go_through_the_real_encoder() {
         "{replaced}"
     );
     assert_eq!(told["negative"], json!([1, 3]));
+    assert_eq!(told["hooks"], json!({"pooled": 1}));
 }
 
 impl Rig {
