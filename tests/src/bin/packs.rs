@@ -146,7 +146,8 @@ fn run_workflows(
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::read()?;
-    let limit = env::var("FRESCO_LIMIT").unwrap_or_else(|_| WORKFLOW.to_owned());
+    let limit = env::var_os("FRESCO_LIMIT");
+    let limit = limit.map_or(WORKFLOW.into(), |text| text.to_string_lossy().into_owned());
     let limit = limit.parse().context("FRESCO_LIMIT is in seconds")?;
     let all = find_packs(&arguments.folder)?;
     let fits = |path: &&PathBuf| {
