@@ -25,6 +25,8 @@ use crate::worker::{Launch, Live, thread};
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a process may take to come up.
 const HELLO: Duration = Duration::from_secs(30);
+/// How long it may take to import torch and its like, before the first pack.
+const LIBRARIES: Duration = Duration::from_mins(5);
 /// Pauses before a process is started again after it ended.
 const PAUSES: [Duration; 4] = [
     Duration::ZERO,
@@ -422,7 +424,11 @@ impl Host {
             if importing != seen.0 {
                 seen = (importing, Instant::now());
             }
-            if seen.1.elapsed() > self.settings.import_limit {
+            let limit = match seen.0 {
+                Some(_) => self.settings.import_limit,
+                None => LIBRARIES,
+            };
+            if seen.1.elapsed() > limit {
                 return Err(Fault::Late);
             }
         }
