@@ -84,6 +84,12 @@ pub(crate) fn host(
     Hosts::new(settings, &limits.apart)
 }
 
+/// Whether there are packs at all, whatever runs.
+pub(crate) fn has_packs(assembly: &Assembly) -> bool {
+    let roots = assembly.folders.roots("custom_nodes").unwrap_or_default();
+    !candidates(&roots, &Wanted::default()).is_empty()
+}
+
 /// Where packs are meant to write, as their process is told before anything of theirs runs.
 fn fence(dirs: &Dirs, folders: &Folders, limits: &PackLimits) -> String {
     let own = [

@@ -64,7 +64,19 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         hang_grace: GRACE,
     })
     .context("cannot start the worker")?;
-    let valid = engine.validate(found.prompt, None)?;
+    let valid = engine.validate(found.prompt, None).map_err(|mut error| {
+        if let Some(class) = error
+            .unknown_class
+            .as_ref()
+            .filter(|_| crate::packs::has_packs(&assembly))
+        {
+            error.problem.message = format!(
+                "Cannot execute because node {class} is not known. Python packs are not running: `fresco run` starts \
+                 none. Start the server and post the workflow to it."
+            );
+        }
+        error
+    })?;
     for (id, node) in &valid.problems {
         for problem in &node.errors {
             tracing::warn!(

@@ -25,8 +25,8 @@ use crate::worker::{Launch, Live, thread};
 const LOOK: Duration = Duration::from_millis(100);
 /// How long a process may take to come up.
 const HELLO: Duration = Duration::from_secs(30);
-/// For the first answer of a process, which imports torch and its like before: minutes from a slow disk.
-const START: Duration = Duration::from_secs(300);
+/// How long it may take to import torch and its like, before its first answer and before the first pack: minutes from a slow disk.
+const LIBRARIES: Duration = Duration::from_mins(5);
 /// Pauses before a process is started again after it ended.
 const PAUSES: [Duration; 4] = [
     Duration::ZERO,
@@ -375,7 +375,7 @@ impl Host {
         let mut hello = self.settings.hello.clone();
         let names: Vec<Value> = self.settings.builtin.iter().map(Value::from).collect();
         hello.insert("builtin".into(), names.clone().into());
-        let versions = live.channel.ask_and_wait("hello", hello, START)?;
+        let versions = live.channel.ask_and_wait("hello", hello, LIBRARIES)?;
         let left_out = lock(&self.inner).left_out.clone();
         let wanted: Vec<&Candidate> = self
             .settings
@@ -424,7 +424,11 @@ impl Host {
             if importing != seen.0 {
                 seen = (importing, Instant::now());
             }
-            if seen.1.elapsed() > self.settings.import_limit {
+            let limit = match seen.0 {
+                Some(_) => self.settings.import_limit,
+                None => LIBRARIES,
+            };
+            if seen.1.elapsed() > limit {
                 return Err(Fault::Late);
             }
         }

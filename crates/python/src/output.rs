@@ -195,7 +195,8 @@ fn plain(line: &str) -> String {
             }
             // A text up to a bell, or to an escape and a backslash.
             Some(']') => {
-                if letters.find(|c| matches!(c, '\u{7}' | '\u{1b}')) == Some('\u{1b}') {
+                let end = letters.find(|c| matches!(c, '\u{7}' | '\u{1b}'));
+                if end == Some('\u{1b}') {
                     letters.next();
                 }
             }

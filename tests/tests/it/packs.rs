@@ -828,6 +828,15 @@ fn the_command_says_what_works() {
     let text = list(&[]);
     assert_eq!(state(&text, "plain"), "not started");
     assert_eq!(state(&text, "old"), "disabled");
+    // Without a server there are no packs.
+    let workflow = base.path().join("show.json");
+    std::fs::write(&workflow, json!({"9": show(json!("x"))}).to_string()).unwrap();
+    let workflow = workflow.to_str().unwrap();
+    let (status, _, said) = run_program(&["run", workflow, "--base-directory", place], base.path());
+    assert!(
+        !status.success() && said.contains("PackShow is not known. Python packs are not running"),
+        "{said}"
+    );
     let python = python.to_str().unwrap();
     let arguments = [
         "packs",

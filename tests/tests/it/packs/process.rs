@@ -168,7 +168,8 @@ fn a_process_without_torch_is_small_and_comes_back_soon() {
         .unwrap();
     let kilobytes = resident(process);
     eprintln!("a worker without torch has {kilobytes} kB");
-    assert!(kilobytes > 0 && kilobytes < 60 * 1024, "{kilobytes} kB");
+    // With numpy, pillow and aiohttp, which packs find imported.
+    assert!(kilobytes > 0 && kilobytes < 90 * 1024, "{kilobytes} kB");
     rig.error(&json!({"9": node("Hostile", json!({"how": "kill"}))}));
     let began = Instant::now();
     assert_eq!(text_of(&rig.shown(&add)), "1 2.0");
