@@ -339,7 +339,7 @@ class ModelsHooks:
         file = comfy.utils.load_torch_file(folder_paths.get_full_path("loras", "small.safetensors"))
         _, _, group = hooks.load_hook_lora_for_models(model, clip, file, 0.8, 0.0)
         keyframes = hooks.HookKeyframeGroup()
-        keyframes.add(hooks.HookKeyframe(strength=0.0, start_percent=0.0))
+        keyframes.add(hooks.HookKeyframe(strength=0.5, start_percent=0.0))
         keyframes.add(hooks.HookKeyframe(strength=1.0, start_percent=0.5))
         group.set_keyframes_on_hooks(keyframes)
         group = hooks.HookGroup.combine_all_hooks([group, more])

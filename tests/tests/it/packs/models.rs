@@ -190,7 +190,7 @@ fn hooks_that_packs_make_are_those_of_nodes() {
         prompt["11"] = node("CreateHookLora", lora);
         prompt["12"] = node(
             "CreateHookKeyframe",
-            json!({"strength_mult": 0.0, "start_percent": 0.0}),
+            json!({"strength_mult": 0.5, "start_percent": 0.0}),
         );
         prompt["13"] = node(
             "CreateHookKeyframe",
@@ -203,15 +203,18 @@ fn hooks_that_packs_make_are_those_of_nodes() {
         let hooked = |hooks: Value| json!({"cond_NEW": ["2", 0], "strength": 1.0, "set_cond_area": "default", "hooks": hooks});
         prompt["15"] = node("ConditioningSetProperties", hooked(json!(["14", 0])));
         prompt["16"] = node("ConditioningSetProperties", hooked(json!(["10", 1])));
-        // Hooks of a node, twice, through the pack.
+        // Hooks of a node beside those of the pack.
+        let other =
+            json!({"lora_name": "small.safetensors", "strength_model": 3.0, "strength_clip": 0.0});
+        prompt["20"] = node("CreateHookLora", other);
         prompt["17"] = node(
             "CombineHooks2",
-            json!({"hooks_A": ["14", 0], "hooks_B": ["11", 0]}),
+            json!({"hooks_A": ["14", 0], "hooks_B": ["20", 0]}),
         );
         prompt["18"] = node("ConditioningSetProperties", hooked(json!(["17", 0])));
         prompt["19"] = node(
             "ModelsHooks",
-            json!({"model": ["1", 0], "clip": ["1", 1], "cond": ["2", 0], "more": ["11", 0]}),
+            json!({"model": ["1", 0], "clip": ["1", 1], "cond": ["2", 0], "more": ["20", 0]}),
         );
         let mut sampler = sampled(json!(["1", 0]));
         sampler["inputs"]["positive"] = cond;
