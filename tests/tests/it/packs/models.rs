@@ -136,6 +136,38 @@ fn a_lora_file_by_the_hosts_function() {
 }
 
 #[test]
+fn an_upscale_model_from_the_content_of_its_file() {
+    let Some(rig) = rig() else { return };
+    let python = python().unwrap();
+    // With spandrel the model is spandrel's, which rounds in its own way.
+    if !has_module(&python, "torch") || has_module(&python, "spandrel") {
+        return;
+    }
+    let name = "realesrgan_x4.safetensors";
+    let models = rig.base.path().join("models");
+    fresco_tests::templates::files::write(&models, "upscale_models", name)
+        .unwrap()
+        .unwrap();
+    let pictured = |larger: Value| {
+        let mut prompt = start();
+        prompt["5"] = sampled(json!(["1", 0]));
+        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+        prompt["7"] = node("UpscaleModelLoader", json!({"model_name": name}));
+        prompt["8"] = larger;
+        rig.pixels(prompt, json!(["8", 0]))
+    };
+    let native = pictured(node(
+        "ImageUpscaleWithModel",
+        json!({"upscale_model": ["7", 0], "image": ["6", 0]}),
+    ));
+    let python = pictured(node(
+        "ModelsUpscale",
+        json!({"image": ["6", 0], "name": name}),
+    ));
+    same(&python, &native);
+}
+
+#[test]
 fn steps_of_noise_of_another_shape() {
     let Some(rig) = rig() else { return };
     let levels = |shape: &str, first: f64, last: f64| {
