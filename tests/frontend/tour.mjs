@@ -43,7 +43,7 @@ try {
   await wide.page.getByRole("link", { name: /a lion wearing a crown/ }).waitFor();
   await take(wide.page, "gallery");
   await go(wide.page, "Memory");
-  await wide.page.getByRole("article", { name: /^Picture model/ }).waitFor();
+  await wide.page.getByRole("article").first().waitFor();
   await take(wide.page, "memory");
   wide.watch.judge();
 

@@ -170,12 +170,12 @@ export async function walkCreate({ page, house, model }) {
   });
 
   await step(page, "create: larger and variations from a result", async () => {
-    // The older one of two pictures of one press, looked at in large.
+    // The older one of two pictures of one press, viewed larger.
     await page.getByRole("navigation", { name: "Recent pictures" }).getByRole("button", { name: "a red apple, 2 pictures" }).click();
     await stage.getByRole("button", { name: "a red apple" }).first().click();
-    const large = page.getByRole("dialog", { name: "Picture in large" });
+    const large = page.getByRole("dialog", { name: "Larger view" });
     await large.getByText(/seed 12345 · 128 × 192 · 2 steps/).waitFor();
-    await accessible(page, "the picture in large");
+    await accessible(page, "the larger view");
     const [larger] = await queued(page, house, 1, () => large.getByRole("button", { name: "Upscale" }).click());
     same([inputs(larger, "ImageScale").width, inputs(larger, "ImageScale").height], [256, 384], "size of the larger one");
     await house.done(larger.id);
@@ -207,7 +207,7 @@ export async function walkCreate({ page, house, model }) {
     await drawn(stage.getByRole("button", { name: "a green leaf" }).first().getByRole("img", { name: "a green leaf" }));
     await tabTo(page, "a green leaf");
     await page.keyboard.press("Enter");
-    const large = page.getByRole("dialog", { name: "Picture in large" });
+    const large = page.getByRole("dialog", { name: "Larger view" });
     await large.waitFor();
     await page.keyboard.press("Escape");
     await large.waitFor({ state: "detached" });

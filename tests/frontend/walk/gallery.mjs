@@ -124,7 +124,7 @@ export async function walkQueue({ page, house, watch, made }) {
     same((await house.job(jobs.second.id)).status, "cancelled", "the cancelled job");
     await held.click();
     await house.done(jobs.first.id);
-    await panel.getByText("Nothing waits.").waitFor();
+    await panel.getByText("The queue is empty.").waitFor();
   });
 }
 
@@ -134,7 +134,7 @@ export async function phoneGallery({ page }) {
     await go(page, "Gallery");
     const part = page.getByRole("group", { name: "Part of the gallery" });
     await part.getByRole("button", { name: /^Queue/ }).click();
-    await page.getByText("Nothing waits.").waitFor();
+    await page.getByText("The queue is empty.").waitFor();
     await part.getByRole("button", { name: "Results" }).click();
     await page.getByRole("link", { name: /a blue cup/ }).first().click();
     await page.getByRole("heading", { level: 1, name: "a blue cup" }).waitFor();

@@ -5,7 +5,7 @@ import { go, setHandoff } from "../state/handoff";
 import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { Button, Card, EmptyState, Menu, type MenuItem, settleFields, toast, toastUndo, View } from "../ui";
-import { type AppFile, cleanName } from "./appFile";
+import { type AppFile, cleanName, proposedName } from "./appFile";
 import { valuesOf } from "./fields";
 import { FormEditor } from "./FormEditor";
 import { FormView } from "./FormView";
@@ -258,7 +258,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
       <NameDialog
         open={naming !== null}
         title={naming === "rename" ? "Rename" : "Save as an app"}
-        first={naming === "rename" ? app.name : app.name === "Untitled app" ? "" : app.name}
+        first={naming === "rename" ? app.name : proposedName({ ...app, prompt: open.prompt })}
         action={naming === "rename" ? "Rename" : "Save"}
         onClose={() => setNaming(null)}
         onName={(name) => {

@@ -20,6 +20,20 @@ export interface ActionsProps {
   onLeave?(): void;
 }
 
+/** What can be done with a film or a sound. */
+export function MediaActions({ details, file }: ActionsProps) {
+  return (
+    <div className={css.actions} role="group" aria-label="What to do with this file">
+      <Button icon="download" onClick={() => download(viewUrl(file), file.filename)}>
+        Download
+      </Button>
+      <Button icon="gallery" onClick={() => go(`#/gallery/${encodeURIComponent(details.id)}`)}>
+        Show in Gallery
+      </Button>
+    </div>
+  );
+}
+
 export function Actions({ details, file, onLeave }: ActionsProps) {
   const { values: form, queue, update } = useCreate();
   const found = valuesOf(details);
@@ -57,11 +71,12 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
     const size = await measured();
     if (!size) return;
     onLeave?.();
+    const before = useCreate.getState().values;
     // The words come along where the form has none of its own.
     update((v) => withImage({ ...v, prompt: v.prompt.trim() || !drawn ? v.prompt : values.prompt }, file, size));
     if (paint) {
       update((v) => ({ ...v, denoise: CHANGE_AREA }));
-      usePainter.getState().start();
+      usePainter.getState().start(before);
     } else {
       toast("It is now the start picture. Say what should change, then press Create.", "good");
     }
@@ -77,7 +92,7 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
     go("#/graph");
   };
   return (
-    <div className={css.actions} role="group" aria-label="Go on with this picture">
+    <div className={css.actions} role="group" aria-label="What to do with this picture">
       <Button icon="zoomIn" onClick={() => void upscale()} disabled={!found}>
         Upscale
       </Button>

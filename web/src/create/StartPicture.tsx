@@ -25,7 +25,8 @@ export function changeWords(denoise: number): string {
 }
 
 export function StartPicture({ values, set, update, onFile, busy, error }: StartPictureProps) {
-  const paint = usePainter((s) => s.start);
+  const start = usePainter((s) => s.start);
+  const paint = () => start();
   const [gone, setGone] = useState<string | null>(null);
   const [removed, setRemoved] = useState(false);
   const zone = useRef<HTMLDivElement>(null);

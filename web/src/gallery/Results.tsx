@@ -85,7 +85,7 @@ export function Results() {
           Not all results could be searched: {readError}
         </p>
       )}
-      {results.length > 0 && <Grid jobs={results} onEnd={more} />}
+      {results.length > 0 && <Grid jobs={results} more={hasMore} onEnd={more} />}
       {results.length === 0 &&
         loaded &&
         !reading &&

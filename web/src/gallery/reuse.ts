@@ -21,7 +21,7 @@ export function fitsCreate(details: JobDetails): boolean {
 export function sendToCreate(details: JobDetails): void {
   const values = valuesOf(details);
   if (!values) return;
-  setHandoff({ to: "create", values });
+  setHandoff({ to: "create", values, job: details });
   go("#/create");
 }
 

@@ -4,10 +4,10 @@ import { Button, Dialog, EmptyState, Field, IconButton, TextInput, toast } from 
 import { COMMANDS, type Tools } from "./commands";
 import { renameNode } from "./edits";
 import { cleanName, listFiles, openFile, removeFile, saveFile } from "./files";
-import { definition, findNode, graphAt } from "./format";
+import { definition, type Doc, findNode, graphAt, type NodeId } from "./format";
 import { titleOf } from "./rows";
 import { renameDefinition } from "./subgraph";
-import { selection, theDoc, theScope, useGraph } from "./store";
+import { scopeOf, selection, type Step, theDoc, theScope, useGraph } from "./store";
 import { useInfo } from "../state/info";
 import css from "./Sheets.module.css";
 
@@ -186,11 +186,85 @@ function CommandList({ tools }: { tools: Tools }) {
   );
 }
 
+interface Place {
+  path: Step[];
+  id: NodeId;
+  title: string;
+  type: string;
+}
+
+/** Deeper sub-graphs than this are not looked into. */
+const DEPTH = 8;
+
+/** All nodes of the open workflow with the sub-graphs that lead to them. */
+function placesOf(doc: Doc): Place[] {
+  const info = useInfo.getState().info;
+  const found: Place[] = [];
+  const look = (path: Step[]) => {
+    for (const node of graphAt(doc, scopeOf(path)).nodes) {
+      const inner = definition(doc, node.type);
+      found.push({ path, id: node.id, title: titleOf(doc, node, info), type: inner ? "Sub-graph" : node.type });
+      if (inner && path.length < DEPTH) look([...path, { def: node.type, node: node.id }]);
+    }
+  };
+  look([]);
+  return found;
+}
+
+function Find({ tools }: { tools: Tools }) {
+  const [typed, setTyped] = useState("");
+  const all = useMemo(() => placesOf(theDoc()), []);
+  const found = useMemo(() => {
+    const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
+    return all.filter((p) => words.every((w) => `${p.title} ${p.type} ${p.id}`.toLowerCase().includes(w)));
+  }, [all, typed]);
+  const show = (place: Place | undefined) => {
+    if (!place) return;
+    close();
+    const id = String(place.id);
+    const there = JSON.stringify(useGraph.getState().path) === JSON.stringify(place.path);
+    if (!there) useGraph.setState({ path: place.path });
+    useGraph.getState().select([id]);
+    // Another graph is drawn first, and then shows all of itself.
+    const soon = () => requestAnimationFrame(() => requestAnimationFrame(() => tools.fit([id])));
+    if (there) tools.fit([id]);
+    else requestAnimationFrame(soon);
+  };
+  return (
+    <Dialog open onClose={close} title="Find a node">
+      <form
+        onSubmit={(e) => {
+          e.preventDefault();
+          show(found[0]);
+        }}
+      >
+        <Field label="Title, class or number">
+          <TextInput value={typed} onChange={setTyped} autoFocus />
+        </Field>
+      </form>
+      <ul className={css.files}>
+        {found.map((p) => (
+          <li key={[...p.path.map((s) => s.node), p.id].join(":")}>
+            <button type="button" onClick={() => show(p)}>
+              {p.title}
+              <small>
+                {p.type === p.title ? "" : `${p.type}, `}node {[...p.path.map((s) => s.node), p.id].join(":")}
+              </small>
+            </button>
+          </li>
+        ))}
+      </ul>
+      {found.length === 0 && <p className={css.hint}>{all.length === 0 ? "This workflow has no nodes yet." : "No node of this workflow matches."}</p>}
+    </Dialog>
+  );
+}
+
 export function Sheets({ tools }: { tools: Tools }) {
   const sheet = useGraph((s) => s.sheet);
   if (sheet === "files") return <Files tools={tools} />;
   if (sheet === "saveAs") return <SaveAs />;
   if (sheet === "rename") return <Rename />;
+  if (sheet === "find") return <Find tools={tools} />;
   if (sheet === "commands") return <CommandList tools={tools} />;
   return null;
 }

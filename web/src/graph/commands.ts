@@ -72,7 +72,9 @@ export const COLOURS: { label: string; value: { color: string; bgcolor: string }
   { label: "Yellow", value: { color: "#432", bgcolor: "#653" } },
 ];
 
-const fileName = () => `${(useGraph.getState().name ?? "workflow").split("/").at(-1)}`;
+/** What the open workflow is called, if it is. */
+const docName = () => (useGraph.getState().name ?? useGraph.getState().suggested)?.split("/").at(-1);
+const fileName = () => docName() ?? "workflow";
 
 export const COMMANDS: Command[] = [
   { id: "run", label: "Run", keys: "Ctrl+Enter", icon: "play", where: "run", run: () => queueDoc(1) },
@@ -135,7 +137,7 @@ export const COMMANDS: Command[] = [
     icon: "apps",
     where: "file",
     run: () => {
-      setHandoff({ to: "apps", workflow: theDoc() as unknown as UiWorkflow });
+      setHandoff({ to: "apps", workflow: theDoc() as unknown as UiWorkflow, name: docName() });
       go("#/apps");
     },
   },
@@ -207,6 +209,7 @@ export const COMMANDS: Command[] = [
     }),
   ),
 
+  { id: "find", label: "Find a node in this workflow…", keys: "Ctrl+F", icon: "search", where: "view", run: () => useGraph.setState({ sheet: "find" }) },
   { id: "fit", label: "Show everything", keys: ".", icon: "fit", where: "view", run: (t) => t.fit() },
   {
     id: "fitSelection",

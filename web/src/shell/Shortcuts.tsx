@@ -58,6 +58,7 @@ const GALLERY: [string, string[]][] = [
 ];
 const GRAPH: [string, string[]][] = [
   ["Add a node", ["Tab", "/"]],
+  ["Find a node", ["Ctrl+F"]],
   ["Undo, redo", ["Ctrl+Z", "Ctrl+Y"]],
   ["Copy, paste", ["Ctrl+C", "Ctrl+V"]],
   ["Delete what is selected", ["Delete"]],
