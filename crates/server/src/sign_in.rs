@@ -32,7 +32,8 @@ button { margin-top: 1rem; border: 0; background: var(--accent); color: var(--on
 <h1><svg width="36" height="36" viewBox="0 0 32 32" aria-hidden="true"><rect width="32" height="32" rx="8" fill="#b4512e"/>
 <path d="M6 24c4-9 7-12 10-12 2.6 0 3.2 3 5 3 1.6 0 2.7-1.6 5-5v16H6z" fill="#f7ecdf"/>
 <circle cx="11" cy="9.5" r="2.8" fill="#f2c078"/></svg>Fresco</h1>
-<p>This server is protected by a token. You find it in the address that Fresco printed when it started.</p>
+<p>This server is protected by a token. It is part of the address that Fresco
+printed when it started.</p>
 <form>
 <label for="token">Token</label>
 <input id="token" type="password" name="token" autocomplete="current-password" autofocus required>"##;

@@ -90,7 +90,7 @@ export async function walkCreate({ page, house, model }) {
     await page.getByRole("button", { name: "Roll a new seed" }).click();
     await until("the dice to give another seed", async () => (await seed.inputValue()) !== "12345");
     await page.getByRole("button", { name: "Keep this seed" }).click();
-    await page.getByText("A new one for every picture.").waitFor();
+    await page.getByText("A new seed for every picture.").waitFor();
     return jobs;
   });
 
@@ -116,7 +116,7 @@ export async function walkCreate({ page, house, model }) {
     const start = page.getByRole("region", { name: "Start picture" });
     await page.getByLabel("Start from a picture").setInputFiles({ name: "apple.png", mimeType: "image/png", buffer: picture });
     await start.getByText("Starts from this picture").waitFor();
-    await page.getByText("This picture says how it was made.").waitFor();
+    await page.getByText("This picture contains the settings it was made with.").waitFor();
     await page.getByRole("button", { name: "Remove the start picture" }).click();
     await drop(page, page.getByLabel("Start from a picture"), { name: "apple.png", mimeType: "image/png", buffer: picture });
     await drawn(start.getByRole("img", { name: "Start picture" }));
@@ -183,7 +183,7 @@ export async function walkCreate({ page, house, model }) {
     await page.getByRole("navigation", { name: "Recent pictures" }).getByRole("button", { name: "a red apple, 2 pictures" }).click();
     await stage.getByRole("button", { name: "a red apple" }).first().click();
     await large.getByRole("button", { name: "Variations" }).click();
-    const four = await queued(page, house, 4, () => page.getByRole("menuitem", { name: "Four new ones from the same words" }).click());
+    const four = await queued(page, house, 4, () => page.getByRole("menuitem", { name: "Four new from the same prompt" }).click());
     same(new Set(four.map((job) => inputs(job, "KSampler").seed)).size, 4, "different seeds");
     for (const job of four) await house.done(job.id);
     await until("four pictures to be shown", async () => (await stage.getByRole("button", { name: "a red apple" }).getByRole("img").count()) === 4);

@@ -49,7 +49,7 @@ export async function walkGallery({ page, house, made }) {
     await page.getByRole("slider", { name: "How much of A is shown" }).fill("80");
     await accessible(page, "a comparison");
     await page.getByRole("link", { name: "‹ All results" }).click();
-    await page.getByRole("button", { name: "End selecting" }).click();
+    await page.getByRole("button", { name: "Done selecting" }).click();
   });
 
   await step(page, "gallery: a result is deleted with its file", async () => {
@@ -83,7 +83,7 @@ export async function walkQueue({ page, house, watch, made }) {
     await go(page, "Gallery");
     await standsAs(["first", "second", "third"]);
     await panel.getByRole("button", { name: "More for third" }).click();
-    await page.getByRole("menuitem", { name: "To the top" }).click();
+    await page.getByRole("menuitem", { name: "Move to the top" }).click();
     await standsAs(["third", "first", "second"]);
     await panel.getByRole("button", { name: /^Move second: place 3/ }).press("ArrowUp");
     await standsAs(["third", "second", "first"]);

@@ -24,10 +24,10 @@ export async function walkMemory({ page, house, model }) {
 
   await step(page, "memory: a model is kept, and let go again", async () => {
     await stays.selectOption("keep");
-    await row.getByText("It is kept, because you chose so here.").waitFor();
+    await row.getByText("It stays loaded because you chose that here.").waitFor();
     same(await policies(), ["keep"], "policies of the parts");
     await stays.selectOption("auto");
-    await row.getByText("It stays until its place is needed.").waitFor();
+    await row.getByText("It stays until the space is needed.").waitFor();
     same(await policies(), ["auto"], "policies of the parts");
   });
 
@@ -36,7 +36,7 @@ export async function walkMemory({ page, house, model }) {
     const unload = page.getByRole("button", { name: "Unload models" });
     same(await unload.count(), devices.some((d) => d.type !== "cpu") ? 1 : 0, "buttons that unload models from GPUs");
     await page.getByRole("button", { name: "Free model and node cache" }).click();
-    await page.getByRole("status").filter({ hasText: /^Freed .* and the results of nodes/ }).first().waitFor();
+    await page.getByRole("status").filter({ hasText: /^Freed .* and the node results/ }).first().waitFor();
     await page.getByRole("heading", { name: "No model is loaded" }).waitFor();
     await until("the program to have no model", async () => {
       const { models } = await house.json("/api/memory");

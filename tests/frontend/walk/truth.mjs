@@ -261,7 +261,7 @@ async function graphResult({ page, house }) {
   const card = (name) => page.getByRole("group", { name, exact: true });
   await step(page, "truth: what a graph made is still there after a reload", async () => {
     await page.getByRole("toolbar", { name: "Graph tools" }).getByRole("button", { name: "File" }).click();
-    await page.getByRole("menuitem", { name: "New from words to picture", exact: true }).click();
+    await page.getByRole("menuitem", { name: "New text-to-picture workflow", exact: true }).click();
     const put = async (node, name, value) => {
       const field = card(node).getByRole("textbox", { name, exact: true });
       await field.fill(value);
@@ -333,7 +333,7 @@ async function keptModel({ page, house, model }) {
     await page.getByText("Parts", { exact: true }).click();
     const part = page.getByRole("article", { name: `Picture model of ${model}` });
     await part.getByRole("combobox", { name: /^How long it stays/ }).selectOption("keep");
-    await part.getByText("It is kept, because you chose so here.").waitFor();
+    await part.getByText("It stays loaded because you chose that here.").waitFor();
     const dialog = page.getByRole("dialog", { name: "One model is set to stay" });
     const loaded = async () => (await house.json("/api/memory")).models.filter((m) => m.host_bytes > 0).map((m) => m.component);
     await page.getByRole("button", { name: "Free model and node cache" }).click();

@@ -217,7 +217,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
                   </Button>
                   {open.blocked && (
                     <p className={css.why}>
-                      {open.missing.nodes.length ? "It cannot run before the missing nodes are replaced." : "Choose a model for each missing one first."}
+                      {open.missing.nodes.length ? "It cannot run until the missing nodes are replaced." : "First choose a replacement for each missing model."}
                     </p>
                   )}
                 </div>
@@ -244,13 +244,13 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
                     open.fields.filter((field) => prompt[field.node]),
                   ),
                 );
-                toast("The form has the settings of that result", "good");
+                toast("The settings of that result are in the form", "good");
               }}
             />
           ))}
           {!current && !done.length && (
-            <EmptyState icon="image" title="Results come here">
-              Press Run, or Ctrl and Enter in any field.
+            <EmptyState icon="image" title="Results appear here">
+              Press Run, or Ctrl+Enter in any field.
             </EmptyState>
           )}
         </div>

@@ -120,7 +120,7 @@ export default function Apps() {
           onSaved={(path) =>
             void take(async (known) => {
               const data = await userdata.read<unknown>(`workflows/${path}`);
-              if (data === null) throw new Error(`"${path}" is not there any more.`);
+              if (data === null) throw new Error(`"${path}" no longer exists.`);
               return openData(data, nameFromFile(path.slice(path.lastIndexOf("/") + 1)), known);
             })
           }

@@ -52,7 +52,7 @@ export async function openData(data: unknown, name: string, info: ObjectInfo): P
 }
 
 export async function openText(text: string, name: string, info: ObjectInfo): Promise<Opened> {
-  if (!text.trim()) throw new AppFileError("There is nothing in it.");
+  if (!text.trim()) throw new AppFileError("It is empty.");
   let data: unknown;
   try {
     data = JSON.parse(text);

@@ -246,8 +246,8 @@ export function MaskPainter({ image, mask, values, set, onDone, onClose }: MaskP
           </Button>
         </div>
         <div className={css.set}>
-          <IconButton label="Smaller view" icon="zoomOut" disabled={zoom === 1} onClick={() => zoomBy(-1)} />
-          <IconButton label="Larger view" icon="zoomIn" disabled={zoom === ZOOMS.at(-1)} onClick={() => zoomBy(1)} />
+          <IconButton label="Zoom out" icon="zoomOut" disabled={zoom === 1} onClick={() => zoomBy(-1)} />
+          <IconButton label="Zoom in" icon="zoomIn" disabled={zoom === ZOOMS.at(-1)} onClick={() => zoomBy(1)} />
         </div>
       </div>
       <div ref={desk} className={css.desk} onScroll={scrolled}>

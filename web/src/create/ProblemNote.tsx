@@ -17,7 +17,7 @@ export function ProblemNote({ problem, onClose, onRetry }: { problem: Problem; o
       <div className={css.actions}>
         {problem.help === "memory" && (
           <Button size="s" icon="memory" onClick={() => go("#/memory")}>
-            Look at memory
+            Open Memory
           </Button>
         )}
         {onRetry && (

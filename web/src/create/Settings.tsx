@@ -35,7 +35,7 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
           <TextArea rows={2} value={values.negative} onChange={(negative) => set({ negative })} placeholder="blurry, text" />
         </Field>
       )}
-      <Field label="Seed" error={fields.seed} hint={values.seedLocked ? "Locked: the same seed gives the same picture." : "A new one for every picture."}>
+      <Field label="Seed" error={fields.seed} hint={values.seedLocked ? "Locked: the same seed gives the same picture." : "A new seed for every picture."}>
         <div className={css.row}>
           <NumberField value={values.seed} min={0} max={Number.MAX_SAFE_INTEGER} step={1} onChange={(seed) => set({ seed, seedLocked: true })} />
           <IconButton variant="plain" label="Roll a new seed" icon="dice" onClick={() => set({ seed: rollSeed() })} />
@@ -122,7 +122,7 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
         <NumberField aria-label="Width" value={values.width} min={SIDE_MIN} max={SIDE_MAX} step={8} fit={snap} onChange={(width) => set({ width })} />
         <span aria-hidden="true">×</span>
         <NumberField aria-label="Height" value={values.height} min={SIDE_MIN} max={SIDE_MAX} step={8} fit={snap} onChange={(height) => set({ height })} />
-        <IconButton variant="plain" label="Turn the shape around" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
+        <IconButton variant="plain" label="Swap width and height" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
       </div>
       {from && (from.width !== values.width || from.height !== values.height) && (
         <p className={css.hint}>
@@ -131,7 +131,7 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
       )}
       {!from && Math.max(values.width, values.height) > home * 2 && (
         <p className={css.hint}>
-          This model is at home at {home} × {home}; far larger pictures may repeat things. Make a small one and upscale it.
+          This model works best at about {home} × {home}. Much larger pictures may repeat things: make a small one and upscale it.
         </p>
       )}
       {error && (

@@ -61,7 +61,7 @@ export const Stage = memo(function Stage({ group }: { group: Group }) {
           />
         ))}
       </div>
-      <div className={css.foot} data-several={several || undefined}>
+      <div className={css.foot} data-many={many || undefined}>
         {many && <PictureSize columns={columns} onChange={setColumns} />}
         {active.length > 1 && (
           <Button icon="close" onClick={() => cancel(group.jobs)}>

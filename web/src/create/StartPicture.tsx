@@ -63,7 +63,7 @@ export function StartPicture({ values, set, update, onFile, busy, error }: Start
           {gone === url ? (
             <span>The file is gone</span>
           ) : (
-            <img src={url} alt={area ? "Start picture; the see-through part will be changed" : "Start picture"} onError={() => setGone(url)} />
+            <img src={url} alt={area ? "Start picture; the transparent part will change" : "Start picture"} onError={() => setGone(url)} />
           )}
         </button>
         <div className={css.side}>

@@ -254,7 +254,7 @@ function Running({ job, small, onCancel }: { job: Job; small: boolean; onCancel(
 function Waiting({ job, onCancel }: { job: Job; onCancel(): void }) {
   const before = useLive((s) => placeInLine(job, s.jobs));
   const paused = useLive((s) => s.queue.paused);
-  const words = job.held ? "On hold" : paused ? "The queue is paused" : before ? `Waiting, ${before} before this one` : "Next in line";
+  const words = job.held ? "On hold" : paused ? "The queue is paused" : before ? `Waiting, ${before} ahead of this one` : "Next in line";
   return (
     <div className={css.middle}>
       <Icon name="clock" size={28} />

@@ -79,7 +79,7 @@ export function followed(groups: Group[], justCame: boolean): Group | undefined 
   );
 }
 
-/** How many jobs run or wait before this one, in a list that is in the order of running; null where it does not wait. */
+/** How many jobs run or wait ahead of this one, in a list that is in the order of running; null where it does not wait. */
 export function placeInLine(job: Job, jobs: Job[]): number | null {
   if (job.status !== "pending") return null;
   const before = jobs.slice(

@@ -133,7 +133,7 @@ export default function Create() {
         e.preventDefault();
         const file = Array.from(e.dataTransfer.files).find((f) => f.type.startsWith("image/"));
         if (file) void takeFile(file);
-        else toast("Only pictures can be dropped here. Workflows go to Apps.", "info");
+        else toast("Only pictures can be dropped here. Drop workflows on Apps.", "info");
       }}
     >
       <div className={css.ask}>
@@ -153,7 +153,7 @@ export default function Create() {
           loaded && (
             <div className={css.blank}>
               <EmptyState icon="create" title="Your first picture will appear here">
-                Say what you would like to see and press Create. You can watch it grow.
+                Describe what you would like to see and press Create. You can watch the picture take shape.
               </EmptyState>
             </div>
           )
@@ -167,7 +167,7 @@ export default function Create() {
       {over && (
         <div className={css.drop} aria-hidden="true">
           <Icon name="image" size={40} />
-          <p>Drop it to start from this picture</p>
+          <p>Drop to start from this picture</p>
         </div>
       )}
       {painter.open && values.image && (
@@ -201,7 +201,7 @@ async function offerSettings(file: File): Promise<void> {
     const found = valuesFrom((await inspectWorkflow(file)).prompt);
     if (!found?.prompt) return;
     const { image: _image, imageSize: _size, mask: _mask, width: _width, height: _height, count: _count, denoise: _denoise, ...rest } = found;
-    toast("This picture says how it was made.", "info", {
+    toast("This picture contains the settings it was made with.", "info", {
       action: {
         label: "Use its settings",
         onSelect: () =>

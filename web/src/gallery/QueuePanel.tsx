@@ -32,7 +32,7 @@ export function RunningCard({ job }: { job: Job }) {
   const words = running?.begun ? `${step} · ${duration(elapsed)}` : step;
   return (
     <article className={css.running} aria-label={`Running: ${title}`}>
-      <div className={css.preview}>{preview ? <img src={preview.url} alt="How the picture looks so far" /> : <Icon name="wand" size={28} />}</div>
+      <div className={css.preview}>{preview ? <img src={preview.url} alt="The picture so far" /> : <Icon name="wand" size={28} />}</div>
       <div className={css.words}>
         <a className={css.title} href={detailHash(job.id)}>
           {title}

@@ -62,5 +62,5 @@ export async function runAgain(details: JobDetails, newSeed: boolean): Promise<s
     .getState()
     .refresh()
     .catch(() => undefined);
-  return !newSeed && hasHugeNumber(prompt) ? "A number in it is too large for a browser, so the picture may differ." : null;
+  return !newSeed && hasHugeNumber(prompt) ? "It contains a number that is too large for a browser, so the picture may differ." : null;
 }

@@ -42,7 +42,7 @@ function Files({ tools }: { tools: Tools }) {
         </Button>
       }
     >
-      {names === null && <p role="status">Looking…</p>}
+      {names === null && <p role="status">Loading…</p>}
       {names?.length === 0 && <EmptyState title="Nothing saved yet">Workflows you save appear here, and in ComfyUI too.</EmptyState>}
       {names !== null && names.length > 0 && (
         <>
@@ -57,7 +57,7 @@ function Files({ tools }: { tools: Tools }) {
                 </button>
                 {asking === n ? (
                   <Button size="s" variant="danger" onClick={() => void removeFile(n).then(() => setNames((l) => l?.filter((x) => x !== n) ?? null), failed)}>
-                    Delete for good
+                    Delete permanently
                   </Button>
                 ) : (
                   <IconButton label={`Delete ${n}`} icon="trash" onClick={() => setAsking(n)} />
@@ -103,7 +103,10 @@ function SaveAs() {
           save();
         }}
       >
-        <Field label="Name" hint={exists ? `There is a workflow named ${clean}; saving replaces it.` : "Kept with your other workflows; ComfyUI finds it too."}>
+        <Field
+          label="Name"
+          hint={exists ? `A workflow named “${clean}” already exists. Saving replaces it.` : "Saved with your other workflows, where ComfyUI finds it too."}
+        >
           <TextInput value={name} onChange={setName} autoFocus />
         </Field>
       </form>
@@ -139,7 +142,7 @@ function Rename() {
           save();
         }}
       >
-        <Field label="Title" hint="Empty gives the node its usual title back.">
+        <Field label="Title" hint="Leave it empty to restore the usual title.">
           <TextInput value={title} onChange={setTitle} autoFocus />
         </Field>
       </form>
@@ -181,7 +184,7 @@ function CommandList({ tools }: { tools: Tools }) {
           </li>
         ))}
       </ul>
-      <p className={css.hint}>Drag the empty canvas to move it, hold Shift and drag to select, press the arrow keys to move what is selected.</p>
+      <p className={css.hint}>Drag the canvas to move it. Hold Shift and drag to select. Arrow keys move the selection.</p>
     </Dialog>
   );
 }

@@ -24,7 +24,7 @@ export function openDoc(doc: Doc, name: string | null, saved: boolean, suggested
   useGraph.setState({ suggested });
   rememberJobs([]);
   if (lost)
-    toast("Another workflow was opened. Undo leads back to yours.", "info", { action: { label: "Go back", onSelect: () => useGraph.getState().goBack() } });
+    toast("Another workflow was opened. Undo brings yours back.", "info", { action: { label: "Go back", onSelect: () => useGraph.getState().goBack() } });
   void lookForLacks();
 }
 

@@ -50,7 +50,7 @@ export function ModelFile({ models, devices, decisions, refresh }: FileProps) {
       const now: Model[] = [];
       for (const m of models) now.push(await sendJson<Model>("PATCH", addressOf(m), { policy: wanted }));
       const lost = now.find((m) => m.effective_policy !== wanted);
-      if (lost) toast(overruled(lost) ?? `It stays “${policyName(lost.effective_policy)}”: another wish is stronger.`, "warn", { duration: 10000 });
+      if (lost) toast(overruled(lost) ?? `It stays “${policyName(lost.effective_policy)}”: another setting takes precedence.`, "warn", { duration: 10000 });
       else toast(`${name}: ${policyName(wanted).toLowerCase()}.`, "good");
     });
   const eject = (force = false) =>
@@ -195,7 +195,7 @@ function ModelRow({ model, devices, decisions, refresh }: { model: Model; device
     try {
       const now = await sendJson<Model>("PATCH", addressOf(model), { policy });
       if (now.effective_policy === policy) toast(`${componentName(model)}: ${policyName(policy).toLowerCase()}.`, "good");
-      else toast(overruled(now) ?? `It stays “${policyName(now.effective_policy)}”: another wish is stronger.`, "warn", { duration: 10000 });
+      else toast(overruled(now) ?? `It stays “${policyName(now.effective_policy)}”: another setting takes precedence.`, "warn", { duration: 10000 });
     } catch (e) {
       toast(told(e), "bad");
     } finally {

@@ -83,7 +83,7 @@ function FreeButtons({ refresh, empty, models, gpus }: FreeProps) {
         busy={busy === "free"}
         disabled={busy !== null}
         onClick={() => ask("free")}
-        title="Ejects all models from memory and forgets the results of nodes."
+        title="Ejects all models from memory and discards node results."
       >
         Free model and node cache
       </Button>
@@ -130,7 +130,7 @@ export default function Memory() {
   return (
     <View
       title="Memory"
-      lead="What is loaded, where it is, and why. A model that had to go comes back by itself when a picture needs it."
+      lead="What is loaded, where it is, and why. A model that was moved out comes back by itself when a picture needs it."
       actions={<FreeButtons refresh={refresh} empty={loaded.length === 0} models={models} gpus={overview?.devices.some((d) => d.type !== "cpu") ?? false} />}
     >
       {error && !overview && (
@@ -148,7 +148,7 @@ export default function Memory() {
       )}
       {!error && !overview && (
         <p role="status" className={css.soft}>
-          Looking…
+          Loading…
         </p>
       )}
       {overview && (
@@ -178,7 +178,7 @@ export default function Memory() {
                 }
               >
                 <p>
-                  When you make a picture, its models appear here: how big they are, on which device they live, and why. You can then keep the ones you use
+                  When you make a picture, its models appear here: how large they are, which device they are on, and why. You can then keep the ones you use
                   often and eject the others.
                 </p>
               </EmptyState>
