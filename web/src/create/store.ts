@@ -34,6 +34,8 @@ interface CreateState {
   show(group: string | null): void;
   /** Shows a job that was opened elsewhere on the page. */
   bring(job: Job): void;
+  /** Jobs that were deleted are shown no more. */
+  dropped(jobs: readonly string[]): void;
   report(problem: Problem | null): void;
   mark(fields: Problem["fields"]): void;
   /** Queues what the form says; draws a new seed first unless it is locked. */
@@ -73,6 +75,9 @@ export const useCreate = create<CreateState>()((set, get) => ({
   },
   bring(job) {
     set((s) => ({ opened: [job, ...s.opened.filter((o) => o.id !== job.id)].slice(0, OPENED), shown: job.id }));
+  },
+  dropped(jobs) {
+    set((s) => ({ opened: s.opened.filter((o) => !jobs.includes(o.id)) }));
   },
   report(problem) {
     set({ problem });

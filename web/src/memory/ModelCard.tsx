@@ -83,7 +83,7 @@ export function ModelFile({ models, devices, decisions, refresh }: FileProps) {
       </article>
       <div className={css.folds}>
         {models.length > 1 && (
-          <Disclosure title="Parts" aside={models.map((m) => componentName(m).toLowerCase()).join(", ")}>
+          <Disclosure title="Parts" aside={`${models.length}`}>
             {models.map((m) => (
               <ModelRow key={m.weights_id} model={m} devices={devices} decisions={own} refresh={refresh} />
             ))}
