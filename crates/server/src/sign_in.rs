@@ -41,13 +41,13 @@ printed when it started.</p>
 const WRONG: &str =
     r#"<p class="wrong" role="alert">That is not the token of this server. Try again.</p>"#;
 
-const END: &str = r#"
+const END: &str = r"
 <button>Sign in</button>
 </form>
 </main>
 </body>
 </html>
-"#;
+";
 
 /// The page, for somebody who has given no token yet or a wrong one.
 pub(crate) fn page(wrong: bool) -> String {
