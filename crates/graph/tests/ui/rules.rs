@@ -208,7 +208,7 @@ fn widgets_that_steer_a_seed_are_not_reported() {
     let seed = r#""name": "y", "seed": 7, "control_after_generate": "randomize", "gb": 2.5"#;
     let want = r#"1 Spread {"name":"y","seed":7,"gb":2.5,"eject_models":true,"retention":"auto"}"#;
     for named in [
-        format!(r#"{{{seed}}}"#),
+        format!("{{{seed}}}"),
         format!(r#"{{{seed}, "control_filter_list": ""}}"#),
     ] {
         let beside = format!(r#", "widgets_values_named": {named}"#);
