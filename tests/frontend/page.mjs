@@ -6,6 +6,7 @@ import { phoneCreate, walkCreate } from "./walk/create.mjs";
 import { phoneGallery, walkGallery, walkQueue } from "./walk/gallery.mjs";
 import { walkGraph } from "./walk/graph.mjs";
 import { openBrowser, openHouse, openPage, starterModel } from "./walk/kit.mjs";
+import { walkFound } from "./walk/found.mjs";
 import { walkLooks } from "./walk/looks.mjs";
 import { walkMedia } from "./walk/media.mjs";
 import { walkMemory } from "./walk/memory.mjs";
@@ -21,7 +22,11 @@ if (has("truth")) await walkTruth(browser).catch(async (error) => {
   await browser.close();
   throw error;
 });
-if (wanted.join() === "truth") {
+if (has("found")) await walkFound(browser).catch(async (error) => {
+  await browser.close();
+  throw error;
+});
+if (wanted.length > 0 && wanted.every((part) => ["truth", "found"].includes(part))) {
   await browser.close();
   process.exit();
 }

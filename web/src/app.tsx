@@ -1,22 +1,16 @@
 // The shell: navigation, the open view, and what lies over all views.
-import { lazy, Suspense, useEffect, useRef } from "react";
+import { Suspense, useEffect, useRef } from "react";
 import { type ViewName, useRoute, VIEW_INFO } from "./routes";
 import { startLive, useLive } from "./state/live";
 import { Banner } from "./shell/Banner";
+import { useDrops } from "./shell/drops";
 import { ErrorBoundary } from "./shell/ErrorBoundary";
 import { Nav } from "./shell/Nav";
 import { Shortcuts } from "./shell/Shortcuts";
 import { SignIn } from "./shell/SignIn";
+import { fetchViews, PAGES } from "./shell/views";
 import { Toasts } from "./ui";
-import Create from "./create";
 import css from "./app.module.css";
-
-// The first view comes with the page; the others when they are opened.
-const Apps = lazy(() => import("./apps"));
-const Graph = lazy(() => import("./graph"));
-const Gallery = lazy(() => import("./gallery"));
-const Memory = lazy(() => import("./memory"));
-const PAGES: Record<ViewName, React.ComponentType> = { create: Create, apps: Apps, graph: Graph, gallery: Gallery, memory: Memory };
 
 /** The tab's title says which view is open, and how far the running picture is. */
 function useTitle(view: ViewName) {
@@ -47,30 +41,13 @@ function useHeadingFocus(view: ViewName, main: React.RefObject<HTMLElement | nul
   }, [view, main]);
 }
 
-/** A file dropped beside the places that take one would replace the page; it is left alone instead. */
-function useSafeDrops() {
-  useEffect(() => {
-    const over = (e: DragEvent) => {
-      if (e.defaultPrevented || !e.dataTransfer?.types.includes("Files")) return;
-      e.preventDefault();
-      e.dataTransfer.dropEffect = "none";
-    };
-    const drop = (e: DragEvent) => e.preventDefault();
-    addEventListener("dragover", over);
-    addEventListener("drop", drop);
-    return () => {
-      removeEventListener("dragover", over);
-      removeEventListener("drop", drop);
-    };
-  }, []);
-}
-
 export function App() {
   const { view } = useRoute();
   const main = useRef<HTMLElement>(null);
   useEffect(() => startLive(), []);
+  useEffect(() => fetchViews(), []);
   useTitle(view);
-  useSafeDrops();
+  useDrops();
   useHeadingFocus(view, main);
   const Page = PAGES[view];
   return (

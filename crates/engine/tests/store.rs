@@ -456,6 +456,21 @@ fn job_lists_filter_sort_and_page() {
         }),
         " of 0"
     );
+    let begins = |prefix: &str| JobQuery {
+        workflow_prefix: Some(prefix.into()),
+        ..all.clone()
+    };
+    assert_eq!(list(begins("w1")), "wait1 stopped done of 3");
+    assert_eq!(list(begins("w")), list(all.clone()));
+    assert_eq!(list(begins("1")), " of 0");
+    assert_eq!(list(begins("%")), " of 0");
+    assert_eq!(
+        list(JobQuery {
+            workflow_id: Some("w1".into()),
+            ..begins("w2")
+        }),
+        " of 0"
+    );
     let duration = JobQuery {
         sort_by: JobSort::Duration,
         ..all.clone()

@@ -19,6 +19,7 @@ use crate::error::{ApiError, Code};
 use crate::origin::{HostPort, Origin, Scheme, allows_host};
 use crate::request::{decode, query_value};
 use crate::response;
+use crate::sign_in;
 use crate::throttle::{Digest, Peer, Turn};
 
 /// Name of the cookie that stands for the token.
@@ -241,7 +242,8 @@ fn refuse_token(head: &Parts) -> Response {
     let mut answer = ApiError::coded(Code::Unauthorized, details).into_response();
     if is_navigation(head) {
         let headers = std::mem::take(answer.headers_mut());
-        answer = response::html(StatusCode::UNAUTHORIZED, LOGIN);
+        let wrong = query_value(head.uri.query().unwrap_or(""), "token").is_some();
+        answer = response::html(StatusCode::UNAUTHORIZED, sign_in::page(wrong));
         if let Some(value) = headers.get(header::WWW_AUTHENTICATE) {
             answer
                 .headers_mut()
@@ -251,12 +253,6 @@ fn refuse_token(head: &Parts) -> Response {
     }
     answer
 }
-
-const LOGIN: &str = "<!doctype html><html lang=en><meta charset=utf-8><title>Fresco</title>\
-<meta name=viewport content=\"width=device-width\"><style>:root{color-scheme:light dark}\
-body{font:16px system-ui;max-width:24rem;margin:15vh auto;padding:0 1rem}input{font:inherit;padding:.4rem}</style>\
-<h1>Fresco</h1><p>This server needs its token. It is in the address printed when the server started.\
-<form><input type=password name=token aria-label=Token autofocus required> <button>Open</button></form>";
 
 fn check_host(config: &Config, host: &str) -> Result<(), Box<Response>> {
     let place = HostPort::parse(host);
@@ -665,6 +661,10 @@ mod tests {
         let page = [("accept", "text/html")];
         let login = check(&c, &head("GET", "/a?token=wrong", &page)).unwrap_err();
         assert_eq!(login.status(), 401);
+        let (wrong, first) = (sign_in::page(true), sign_in::page(false));
+        assert!(
+            wrong.contains("not the token of this server") && !first.contains("role=\"alert\"")
+        );
         for page in [&answer, &login] {
             let policy = page.headers()[header::CONTENT_SECURITY_POLICY].to_str();
             assert!(policy.unwrap().contains("frame-ancestors 'none'"));

@@ -44,6 +44,7 @@ fn read_query(request: &Request) -> Result<JobQuery, ApiError> {
         return Err(bad(text));
     }
     query.workflow_id = request.query("workflow_id").filter(|w| !w.is_empty());
+    query.workflow_prefix = request.query("workflow_prefix").filter(|w| !w.is_empty());
     query.sort_by = match request
         .query("sort_by")
         .map(|s| s.to_lowercase())

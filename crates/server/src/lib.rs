@@ -48,6 +48,7 @@ mod response;
 mod route;
 pub mod serve;
 mod settings;
+mod sign_in;
 mod static_files;
 mod status_page;
 mod system;

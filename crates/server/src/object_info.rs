@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use axum::http::{HeaderValue, StatusCode, header};
 use fresco_graph::{
     Choices, Input, IoType, Kind, Listings, NodeClass, NodeRegistry, Schema, json, lock,
     object_info,
 };
+use sha2::{Digest as _, Sha256};
 
 use crate::App;
 use crate::pack_host;
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
+use crate::static_files::has_tag;
 
 /// A stretch of the answer.
 enum Piece {
@@ -162,15 +165,42 @@ impl Listings for Pinned {
     }
 }
 
-/// `GET /object_info`.
+/// `GET /object_info`. Half a megabyte that rarely changes: whoever has it already only hears that it is still the same.
 pub(crate) async fn all(request: Request) -> Answer {
     let app: App = request.app;
-    let text = blocking(move || {
-        app.object_info
-            .render(&app.engine.registry(), app.engine.listings())
+    let (text, tag) = blocking(move || {
+        let text = app
+            .object_info
+            .render(&app.engine.registry(), app.engine.listings());
+        let tag = tag_of(&text);
+        (text, tag)
     })
     .await?;
-    Ok(response::json_text(text))
+    let mut answer = if has_tag(&request.head.headers, &tag) == Some(true) {
+        response::status(StatusCode::NOT_MODIFIED)
+    } else {
+        response::json_text(text)
+    };
+    let headers = answer.headers_mut();
+    // Weak, because the same text may be sent packed.
+    if let Ok(tag) = HeaderValue::from_str(&format!("W/{tag}")) {
+        headers.insert(header::ETAG, tag);
+    }
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(answer)
+}
+
+/// An entity tag that changes with the text.
+fn tag_of(text: &str) -> String {
+    use std::fmt::Write as _;
+
+    let digest = Sha256::digest(text.as_bytes());
+    let mut tag = String::from("\"");
+    for byte in &digest[..16] {
+        let _ = write!(tag, "{byte:02x}");
+    }
+    tag.push('"');
+    tag
 }
 
 /// `GET /object_info/{node_class}`.

@@ -90,7 +90,8 @@ routes! {
 
     Get "/api/jobs" both jobs::list, "Queue and history as one list",
         query: &[("status", "comma list of pending, in_progress, completed, failed, cancelled"),
-            ("workflow_id", "only jobs of this workflow"), ("sort_by", "created_at or execution_duration"),
+            ("workflow_id", "only jobs of this workflow"),
+            ("workflow_prefix", "only jobs whose workflow has an id that begins so"), ("sort_by", "created_at or execution_duration"),
             ("sort_order", "desc or asc"), ("limit", "page size"), ("offset", "jobs to skip")],
         answers: &[(200, "jobs, pagination"), (400, "error")];
     Get "/api/jobs/{job_id}" both jobs::get, "One job with its workflow and outputs",

@@ -90,7 +90,7 @@ export async function walkCreate({ page, house, model }) {
     await page.getByRole("button", { name: "Roll a new seed" }).click();
     await until("the dice to give another seed", async () => (await seed.inputValue()) !== "12345");
     await page.getByRole("button", { name: "Keep this seed" }).click();
-    await page.getByText("A new one for every picture.").waitFor();
+    await page.getByText("A new seed for every picture.").waitFor();
     return jobs;
   });
 
@@ -116,7 +116,7 @@ export async function walkCreate({ page, house, model }) {
     const start = page.getByRole("region", { name: "Start picture" });
     await page.getByLabel("Start from a picture").setInputFiles({ name: "apple.png", mimeType: "image/png", buffer: picture });
     await start.getByText("Starts from this picture").waitFor();
-    await page.getByText("This picture says how it was made.").waitFor();
+    await page.getByText("This picture contains the settings it was made with.").waitFor();
     await page.getByRole("button", { name: "Remove the start picture" }).click();
     await drop(page, page.getByLabel("Start from a picture"), { name: "apple.png", mimeType: "image/png", buffer: picture });
     await drawn(start.getByRole("img", { name: "Start picture" }));
@@ -170,12 +170,12 @@ export async function walkCreate({ page, house, model }) {
   });
 
   await step(page, "create: larger and variations from a result", async () => {
-    // The older one of two pictures of one press, looked at in large.
+    // The older one of two pictures of one press, viewed larger.
     await page.getByRole("navigation", { name: "Recent pictures" }).getByRole("button", { name: "a red apple, 2 pictures" }).click();
     await stage.getByRole("button", { name: "a red apple" }).first().click();
-    const large = page.getByRole("dialog", { name: "Picture in large" });
+    const large = page.getByRole("dialog", { name: "Larger view" });
     await large.getByText(/seed 12345 · 128 × 192 · 2 steps/).waitFor();
-    await accessible(page, "the picture in large");
+    await accessible(page, "the larger view");
     const [larger] = await queued(page, house, 1, () => large.getByRole("button", { name: "Upscale" }).click());
     same([inputs(larger, "ImageScale").width, inputs(larger, "ImageScale").height], [256, 384], "size of the larger one");
     await house.done(larger.id);
@@ -183,7 +183,7 @@ export async function walkCreate({ page, house, model }) {
     await page.getByRole("navigation", { name: "Recent pictures" }).getByRole("button", { name: "a red apple, 2 pictures" }).click();
     await stage.getByRole("button", { name: "a red apple" }).first().click();
     await large.getByRole("button", { name: "Variations" }).click();
-    const four = await queued(page, house, 4, () => page.getByRole("menuitem", { name: "Four new ones from the same words" }).click());
+    const four = await queued(page, house, 4, () => page.getByRole("menuitem", { name: "Four new from the same prompt" }).click());
     same(new Set(four.map((job) => inputs(job, "KSampler").seed)).size, 4, "different seeds");
     for (const job of four) await house.done(job.id);
     await until("four pictures to be shown", async () => (await stage.getByRole("button", { name: "a red apple" }).getByRole("img").count()) === 4);
@@ -207,7 +207,7 @@ export async function walkCreate({ page, house, model }) {
     await drawn(stage.getByRole("button", { name: "a green leaf" }).first().getByRole("img", { name: "a green leaf" }));
     await tabTo(page, "a green leaf");
     await page.keyboard.press("Enter");
-    const large = page.getByRole("dialog", { name: "Picture in large" });
+    const large = page.getByRole("dialog", { name: "Larger view" });
     await large.waitFor();
     await page.keyboard.press("Escape");
     await large.waitFor({ state: "detached" });

@@ -49,7 +49,7 @@ export async function walkGallery({ page, house, made }) {
     await page.getByRole("slider", { name: "How much of A is shown" }).fill("80");
     await accessible(page, "a comparison");
     await page.getByRole("link", { name: "‹ All results" }).click();
-    await page.getByRole("button", { name: "End selecting" }).click();
+    await page.getByRole("button", { name: "Done selecting" }).click();
   });
 
   await step(page, "gallery: a result is deleted with its file", async () => {
@@ -83,7 +83,7 @@ export async function walkQueue({ page, house, watch, made }) {
     await go(page, "Gallery");
     await standsAs(["first", "second", "third"]);
     await panel.getByRole("button", { name: "More for third" }).click();
-    await page.getByRole("menuitem", { name: "To the top" }).click();
+    await page.getByRole("menuitem", { name: "Move to the top" }).click();
     await standsAs(["third", "first", "second"]);
     await panel.getByRole("button", { name: /^Move second: place 3/ }).press("ArrowUp");
     await standsAs(["third", "second", "first"]);
@@ -124,7 +124,7 @@ export async function walkQueue({ page, house, watch, made }) {
     same((await house.job(jobs.second.id)).status, "cancelled", "the cancelled job");
     await held.click();
     await house.done(jobs.first.id);
-    await panel.getByText("Nothing waits.").waitFor();
+    await panel.getByText("The queue is empty.").waitFor();
   });
 }
 
@@ -134,7 +134,7 @@ export async function phoneGallery({ page }) {
     await go(page, "Gallery");
     const part = page.getByRole("group", { name: "Part of the gallery" });
     await part.getByRole("button", { name: /^Queue/ }).click();
-    await page.getByText("Nothing waits.").waitFor();
+    await page.getByText("The queue is empty.").waitFor();
     await part.getByRole("button", { name: "Results" }).click();
     await page.getByRole("link", { name: /a blue cup/ }).first().click();
     await page.getByRole("heading", { level: 1, name: "a blue cup" }).waitFor();

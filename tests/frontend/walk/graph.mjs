@@ -20,7 +20,7 @@ export async function walkGraph({ page, house, watch }) {
 
   await step(page, "graph: values are changed, undone and done again", async () => {
     await go(page, "Graph");
-    await menu("File", "New from words to picture");
+    await menu("File", "New text-to-picture workflow");
     await put(value("KSampler, node 5", "steps"), "60");
     await tool("Undo (Ctrl+Z)").click();
     await holds(value("KSampler, node 5", "steps"), "20");
@@ -91,7 +91,7 @@ export async function walkGraph({ page, house, watch }) {
   await step(page, "graph: nodes are gathered into a sub-graph, which opens and runs", async () => {
     await card("KSampler, node 5").getByText("KSampler", { exact: true }).click();
     await card("VAE Decode, node 6").getByText("VAE Decode", { exact: true }).click({ modifiers: ["Control"] });
-    await menu("Selection and view", "Gather into a sub-graph");
+    await menu("Selection and view", "Make a sub-graph");
     await card("KSampler, node 5").waitFor({ state: "detached" });
     await page.getByRole("button", { name: /^Open (?!a)/ }).click();
     await card("VAE Decode, node 6").waitFor();

@@ -65,7 +65,7 @@ export async function step(page, words, work) {
 }
 
 /** The program in a house of its own, which it keeps over restarts. */
-export async function openHouse() {
+export async function openHouse(flags = []) {
   check(FRESCO_BIN, "FRESCO_BIN is not set");
   const base = mkdtempSync(join(tmpdir(), "fresco-page-"));
   const port = await freePort();
@@ -93,7 +93,7 @@ export async function openHouse() {
     }),
     async start() {
       // The starter model is found from the working directory.
-      child = spawn(FRESCO_BIN, ["--port", String(port), "--base-directory", base], { cwd: root, stdio: ["ignore", "ignore", "pipe"] });
+      child = spawn(FRESCO_BIN, ["--port", String(port), "--base-directory", base, ...flags], { cwd: root, stdio: ["ignore", "ignore", "pipe"] });
       await ready(child);
     },
     /** Ends the program; with SIGKILL it has no say in it. */
@@ -275,4 +275,13 @@ export async function accessible(page, words) {
 export async function fitsWidth(page, words) {
   const [content, window_] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
   check(content <= window_, `${words} is ${content} wide on a screen of ${window_}`);
+}
+
+/** The id of a workflow as Create gives it, by which it finds its own jobs. */
+export const createId = (number) => `c7ea7e00-0000-4000-a000-${String(number).padStart(12, "0")}`;
+
+/** Queues a prompt as another program would: under its own name, past the page. */
+export async function ask(house, prompt, extra = {}) {
+  const { prompt_id } = await house.json("/api/prompt", { method: "POST", body: JSON.stringify({ prompt, client_id: "another-program", extra_data: extra }) });
+  return prompt_id;
 }

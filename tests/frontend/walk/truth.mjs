@@ -2,7 +2,7 @@
 // In a house of its own, because it kills the program, pauses the queue and adds files.
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { accessible, check, drawn, drop, filesOf, go, hasNode, holds, inputs, openHouse, openPage, queued, same, starterModel, step, until } from "./kit.mjs";
+import { accessible, check, createId, drawn, drop, filesOf, go, hasNode, holds, inputs, openHouse, openPage, queued, same, starterModel, step, until } from "./kit.mjs";
 
 const json = (name, value) => ({ name, mimeType: "application/json", buffer: Buffer.from(typeof value === "string" ? value : JSON.stringify(value)) });
 
@@ -147,7 +147,7 @@ async function editedPicture({ page, house, model }) {
       1: { class_type: "EmptyImage", inputs: { width: 64, height: 64, batch_size: 1, color: 255 } },
       2: { class_type: "SaveImage", inputs: { images: ["1", 0], filename_prefix: "edited" } },
     };
-    const { prompt_id } = await house.json("/api/prompt", { method: "POST", body: JSON.stringify({ prompt, extra_data: { fresco_create: values } }) });
+    const { prompt_id } = await house.json("/api/prompt", { method: "POST", body: JSON.stringify({ prompt, extra_data: { fresco_create: values, extra_pnginfo: { workflow: { id: createId(1) } } } }) });
     await house.done(prompt_id);
     await page.getByRole("navigation", { name: "Recent pictures" }).getByRole("button", { name: "a blue hat" }).first().click();
     const upscale = stage.getByRole("button", { name: "Upscale" });
@@ -184,7 +184,7 @@ async function loraWithoutEffect({ page, house }) {
     const folder = join(house.base, "models/loras");
     mkdirSync(folder, { recursive: true });
     weights(join(folder, "stranger.safetensors"), ["lora_unet_nowhere.lora_up.weight", "lora_unet_nowhere.lora_down.weight"]);
-    await page.getByRole("button", { name: "Refresh the list" }).click();
+    await page.getByRole("button", { name: "Refresh the list of models" }).click();
     await page.getByText("LoRAs", { exact: true }).click();
     await page.getByRole("button", { name: "Add a LoRA" }).click();
     await prompt.fill("a red apple");
@@ -243,7 +243,7 @@ async function graphFiles({ page, watch }) {
     watch.allow("400 /fresco/workflow");
     for (const [i, garbage] of ['{"5": {"class_type": 5}}', '{"nodes": [5], "links": []}', "[5]", '{"prompt": {"5": {}}}', "5"].entries()) {
       await drop(page, canvas, json(`garbage-${i}.json`, garbage));
-      await page.getByText(new RegExp(`garbage-${i}\\.json holds no workflow`)).waitFor();
+      await page.getByText(new RegExp(`garbage-${i}\\.json contains no workflow`)).waitFor();
       check(await card("Note, node 2").isVisible(), `${garbage} was opened`);
     }
     // Also after a reload, when nothing was changed since.
@@ -261,7 +261,7 @@ async function graphResult({ page, house }) {
   const card = (name) => page.getByRole("group", { name, exact: true });
   await step(page, "truth: what a graph made is still there after a reload", async () => {
     await page.getByRole("toolbar", { name: "Graph tools" }).getByRole("button", { name: "File" }).click();
-    await page.getByRole("menuitem", { name: "New from words to picture", exact: true }).click();
+    await page.getByRole("menuitem", { name: "New text-to-picture workflow", exact: true }).click();
     const put = async (node, name, value) => {
       const field = card(node).getByRole("textbox", { name, exact: true });
       await field.fill(value);
@@ -330,15 +330,16 @@ async function compared({ page, house }) {
 async function keptModel({ page, house, model }) {
   await step(page, "truth: a model that is to be kept does not go without a word", async () => {
     await go(page, "Memory");
+    await page.getByText("Parts", { exact: true }).click();
     const part = page.getByRole("article", { name: `Picture model of ${model}` });
     await part.getByRole("combobox", { name: /^How long it stays/ }).selectOption("keep");
-    await part.getByText("It is kept, because you chose so here.").waitFor();
-    const dialog = page.getByRole("dialog", { name: "A model is to be kept" });
+    await part.getByText("It stays loaded because you chose that here.").waitFor();
+    const dialog = page.getByRole("dialog", { name: "One model is set to stay" });
     const loaded = async () => (await house.json("/api/memory")).models.filter((m) => m.host_bytes > 0).map((m) => m.component);
     await page.getByRole("button", { name: "Free model and node cache" }).click();
     await dialog.getByText(`Picture model of ${model}`).waitFor();
     await accessible(page, "the question");
-    await dialog.getByRole("button", { name: "Free the others only" }).click();
+    await dialog.getByRole("button", { name: "Free only the others" }).click();
     await page.getByRole("status").filter({ hasText: "1 kept model stayed." }).first().waitFor();
     same(await loaded(), ["diffusion"], "what is left in memory");
     await page.getByRole("button", { name: "Free model and node cache" }).click();

@@ -82,7 +82,7 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
           <p className={css.draft}>
             <span>"{draft.name}" is open but not saved.</span>{" "}
             <Button size="s" variant="quiet" onClick={() => go(`#/apps/${draftId}`)}>
-              Go on with it
+              Continue
             </Button>
           </p>
         )}
@@ -97,7 +97,7 @@ export function AppList({ info, trouble, busy, onFile, onText, onSaved }: AppLis
       {apps?.length === 0 && <p className={css.about}>None yet. Open a workflow or a ready-made app, then press "Save as an app".</p>}
       {!apps && !failed && (
         <p className={css.about} role="status">
-          Looking…
+          Loading…
         </p>
       )}
       <ul className={css.cards}>
@@ -215,7 +215,7 @@ function AppCard({ name, app, trouble, onRename, onDuplicate, onDelete }: CardPr
         ) : (
           <span className={css.about}>
             {app?.about || `${app?.form.shown.length ?? 0} fields`}
-            {changed ? ", with changes not saved" : ""}
+            {changed ? ", with unsaved changes" : ""}
           </span>
         )}
       </a>

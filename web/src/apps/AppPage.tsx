@@ -5,7 +5,7 @@ import { go, setHandoff } from "../state/handoff";
 import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
 import { Button, Card, EmptyState, Menu, type MenuItem, settleFields, toast, toastUndo, View } from "../ui";
-import { type AppFile, cleanName } from "./appFile";
+import { type AppFile, cleanName, proposedName } from "./appFile";
 import { valuesOf } from "./fields";
 import { FormEditor } from "./FormEditor";
 import { FormView } from "./FormView";
@@ -217,7 +217,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
                   </Button>
                   {open.blocked && (
                     <p className={css.why}>
-                      {open.missing.nodes.length ? "It cannot run before the missing nodes are replaced." : "Choose a model for each missing one first."}
+                      {open.missing.nodes.length ? "It cannot run until the missing nodes are replaced." : "First choose a replacement for each missing model."}
                     </p>
                   )}
                 </div>
@@ -244,13 +244,13 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
                     open.fields.filter((field) => prompt[field.node]),
                   ),
                 );
-                toast("The form has the settings of that result", "good");
+                toast("The settings of that result are in the form", "good");
               }}
             />
           ))}
           {!current && !done.length && (
-            <EmptyState icon="image" title="Results come here">
-              Press Run, or Ctrl and Enter in any field.
+            <EmptyState icon="image" title="Results appear here">
+              Press Run, or Ctrl+Enter in any field.
             </EmptyState>
           )}
         </div>
@@ -258,7 +258,7 @@ export function AppPage({ id, app, info, onSaved }: AppPageProps) {
       <NameDialog
         open={naming !== null}
         title={naming === "rename" ? "Rename" : "Save as an app"}
-        first={naming === "rename" ? app.name : app.name === "Untitled app" ? "" : app.name}
+        first={naming === "rename" ? app.name : proposedName({ ...app, prompt: open.prompt })}
         action={naming === "rename" ? "Rename" : "Save"}
         onClose={() => setNaming(null)}
         onName={(name) => {

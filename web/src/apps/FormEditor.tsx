@@ -79,7 +79,7 @@ export function FormEditor({ fields, form, info, onChange, onDone }: FormEditorP
           </li>
         ))}
       </ol>
-      {!shown.length && <p className={css.origin}>Nothing yet. Add fields from the steps below.</p>}
+      {!shown.length && <p className={css.origin}>Nothing yet. Add fields from the nodes below.</p>}
       <p className="hidden-visually" role="status">
         {said}
       </p>

@@ -61,7 +61,7 @@ function More({ nodes, problems, control }: { nodes: NodeFields[]; problems: Pro
       title="More"
       open={anyWrong || open}
       onToggle={setOpen}
-      aside={anyWrong ? "Something needs a change" : `${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}`}
+      aside={anyWrong ? "Something needs to be changed" : `${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}`}
     >
       {(open || anyWrong) && (
         <div className={css.more}>
@@ -70,7 +70,7 @@ function More({ nodes, problems, control }: { nodes: NodeFields[]; problems: Pro
             <NodePart key={node.node} node={node} wrong={wrong(node)} control={control} />
           ))}
           {found.length > nodesShown && <p className={css.none}>{found.length - nodesShown} more. Type a part of their title to find them.</p>}
-          {!found.length && <p className={css.none}>No node is called that.</p>}
+          {!found.length && <p className={css.none}>No node matches.</p>}
         </div>
       )}
     </Disclosure>

@@ -47,7 +47,7 @@ export function NameDialog({ open, title, first, action, onName, onClose }: Name
       >
         <Field
           label="Name"
-          error={tried && !clean ? "Give it a name of letters or numbers." : undefined}
+          error={tried && !clean ? "Enter a name with letters or numbers." : undefined}
           hint={clean && clean !== name.trim() ? `It will be called "${clean}".` : undefined}
         >
           <TextInput value={name} maxLength={80} autoFocus onChange={setName} />

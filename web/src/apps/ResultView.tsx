@@ -33,7 +33,7 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
           go("#/create");
         }),
         { label: "Show in Gallery", icon: "gallery", onSelect: () => go(`#/gallery/${encodeURIComponent(run.id)}`) },
-        { label: "Take off this list", icon: "close", onSelect: onRemove },
+        { label: "Remove from this list", icon: "close", onSelect: onRemove },
       ]}
     />
   );
@@ -46,7 +46,7 @@ export function ResultView({ run, prompt, info, onReuse, onRemove }: ResultViewP
         </div>
       )}
       {run.status === "cancelled" && <p className={css.note}>Cancelled.</p>}
-      {run.status === "completed" && empty && <p className={css.note}>Done. This run gave nothing new to show.</p>}
+      {run.status === "completed" && empty && <p className={css.note}>Done. This run produced nothing new to show.</p>}
       <Warnings list={warningsOf(run.details?.outputs)} />
       <div className={css.files}>
         {run.results.files.map((result) => (

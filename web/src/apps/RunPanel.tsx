@@ -49,7 +49,7 @@ export function RunPanel({ run, waiting, prompt, info }: { run: Run; waiting: nu
         : paused
           ? "The queue is paused."
           : ahead > 0
-            ? `Waiting, ${ahead} before this one`
+            ? `Waiting, ${ahead} ahead of this one`
             : "Starting…"
       : counted
         ? `${step ? `${step}: step` : "Step"} ${running.value} of ${running.max}${left === null ? "" : `, about ${timeWords(left)} left`}`

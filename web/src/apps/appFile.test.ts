@@ -1,6 +1,6 @@
 // Apps survive saving and loading, and bad files are refused with a sentence.
 import { describe, expect, it } from "vitest";
-import { type AppFile, AppFileError, cleanName, freeName, isAppFile, nameFromFile, readApp } from "./appFile";
+import { type AppFile, AppFileError, cleanName, freeName, isAppFile, nameFromFile, proposedName, readApp, UNTITLED_APP } from "./appFile";
 import { fieldsOf, valuesOf } from "./fields";
 import { defaultForm, rename } from "./form";
 import { apiOf, info, txt2img, uiOf } from "./samples";
@@ -89,4 +89,14 @@ describe("starters", () => {
     for (const { key } of app.form.shown) expect(keys).toContain(key);
     for (const node of Object.values(app.prompt)) expect(here[node.class_type]).toBeDefined();
   });
+});
+
+it("proposes a name: the app's own, or how its prompt begins", () => {
+  const prompt = {
+    "1": { class_type: "CLIPTextEncode", inputs: { text: "a red apple, on a wooden table at night", clip: ["4", 1] } },
+    "2": { class_type: "KSampler", inputs: { positive: ["1", 0], seed: 1, model: ["4", 0] } },
+  };
+  expect(proposedName({ name: "Cups", prompt })).toBe("Cups");
+  expect(proposedName({ name: UNTITLED_APP, prompt })).toBe("A red apple, on a");
+  expect(proposedName({ name: UNTITLED_APP, prompt: {} })).toBe("");
 });

@@ -1,6 +1,7 @@
 // The file of an app: what is saved, how it is read back, and which names it may have.
 import type { ApiPrompt, FileRef, UiWorkflow } from "../api/types";
 import { isApiPrompt } from "../api/workflow";
+import { valuesFrom } from "../create/read";
 import type { Values } from "./fields";
 import type { FormDef, SeedMode } from "./form";
 
@@ -29,6 +30,9 @@ export const nodeLimit = 5000;
 function record(value: unknown): Record<string, unknown> | null {
   return typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : null;
 }
+
+/** The name of an app while it has none. */
+export const UNTITLED_APP = "Untitled app";
 
 /** Whether some JSON says it is one of our apps (and not a workflow). */
 export function isAppFile(data: unknown): boolean {
@@ -114,4 +118,15 @@ export function nameFromFile(fileName: string): string {
       .replace(/_\d{4,6}_?$/, "")
       .replace(/[_]+/g, " "),
   );
+}
+
+/** How many words of a prompt make a name. */
+const NAME_WORDS = 5;
+
+/** What to call an app that was never named: the beginning of what it draws. */
+export function proposedName(app: Pick<AppFile, "name" | "prompt">): string {
+  if (app.name !== UNTITLED_APP) return app.name;
+  const text = valuesFrom(app.prompt)?.prompt ?? "";
+  const words = cleanName(text.split(/\s+/).filter(Boolean).slice(0, NAME_WORDS).join(" ")).replace(/[,;.]+$/, "");
+  return words.charAt(0).toUpperCase() + words.slice(1);
 }

@@ -61,13 +61,13 @@ export default function Apps() {
     const look = () => {
       const left = takeHandoff("apps");
       if (!left) return;
-      const { file, workflow, prompt } = left;
+      const { file, workflow, prompt, name = "" } = left;
       if (file) void take((known) => openFile(file, known));
       else if (workflow ?? prompt)
         void take(async (known) => {
           // The prompt holds what was really used; the editor's file goes along with it.
-          const found = await openData(prompt ?? workflow, "", known);
-          return found.kind === "workflow" && prompt && workflow ? { ...found, app: appFrom(found.app.prompt, workflow, "", known) } : found;
+          const found = await openData(prompt ?? workflow, name, known);
+          return found.kind === "workflow" && prompt && workflow ? { ...found, app: appFrom(found.app.prompt, workflow, name, known) } : found;
         });
     };
     look();
@@ -120,7 +120,7 @@ export default function Apps() {
           onSaved={(path) =>
             void take(async (known) => {
               const data = await userdata.read<unknown>(`workflows/${path}`);
-              if (data === null) throw new Error(`"${path}" is not there any more.`);
+              if (data === null) throw new Error(`"${path}" no longer exists.`);
               return openData(data, nameFromFile(path.slice(path.lastIndexOf("/") + 1)), known);
             })
           }

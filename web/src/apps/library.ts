@@ -55,8 +55,8 @@ export async function renameApp(from: string, to: string): Promise<void> {
     // Where only the case differs, the new name may be the old file on some disks.
     await sendJson("POST", `/api/userdata/${encodeURIComponent(appPath(from))}/move/${encodeURIComponent(appPath(to))}?overwrite=${same}`);
   } catch (e) {
-    if (e instanceof ApiError && e.status === 409) throw new Error(`There is already an app "${to}".`);
-    if (e instanceof ApiError && e.status === 404) throw new Error(`There is no app "${from}" any more.`);
+    if (e instanceof ApiError && e.status === 409) throw new Error(`An app named "${to}" already exists.`);
+    if (e instanceof ApiError && e.status === 404) throw new Error(`The app "${from}" no longer exists.`);
     throw e;
   }
 }

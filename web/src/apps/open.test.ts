@@ -46,7 +46,7 @@ describe("opening", () => {
   it("refuses with a sentence", async () => {
     answer(200, { ...inspection, prompt: {} });
     await expect(openText("{", "", info)).rejects.toThrow("not a workflow");
-    await expect(openText("  ", "", info)).rejects.toThrow("nothing in it");
+    await expect(openText("  ", "", info)).rejects.toThrow("It is empty");
     await expect(openText("5", "", info)).rejects.toThrow("not a workflow");
     await expect(openText("{}", "", info)).rejects.toThrow("no nodes");
     await expect(openFile(new File([], "a.json"), info)).rejects.toThrow('"a.json" is empty');

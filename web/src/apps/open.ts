@@ -2,7 +2,8 @@
 import { ApiError, inspectWorkflow } from "../api/client";
 import type { ApiPrompt, Inspection, ObjectInfo, UiWorkflow } from "../api/types";
 import { isApiPrompt } from "../api/workflow";
-import { type AppFile, AppFileError, fileLimit, isAppFile, nameFromFile, nodeLimit, readApp } from "./appFile";
+import { isModelFile, modelAdvice } from "../shell/drops";
+import { type AppFile, AppFileError, fileLimit, isAppFile, nameFromFile, nodeLimit, readApp, UNTITLED_APP } from "./appFile";
 import { fieldsOf, valuesOf } from "./fields";
 import { defaultForm } from "./form";
 
@@ -14,7 +15,7 @@ export function appFrom(prompt: ApiPrompt, workflow: UiWorkflow | null, name: st
   return {
     kind: "fresco-app",
     version: 1,
-    name: name || "Untitled app",
+    name: name || UNTITLED_APP,
     about: "",
     prompt,
     workflow,
@@ -51,7 +52,7 @@ export async function openData(data: unknown, name: string, info: ObjectInfo): P
 }
 
 export async function openText(text: string, name: string, info: ObjectInfo): Promise<Opened> {
-  if (!text.trim()) throw new AppFileError("There is nothing in it.");
+  if (!text.trim()) throw new AppFileError("It is empty.");
   let data: unknown;
   try {
     data = JSON.parse(text);
@@ -62,7 +63,8 @@ export async function openText(text: string, name: string, info: ObjectInfo): Pr
 }
 
 export async function openFile(file: File, info: ObjectInfo): Promise<Opened> {
-  if (file.size > fileLimit) throw new AppFileError(`"${file.name}" is larger than ${fileLimit / 1024 / 1024} MB, so it is no workflow.`);
+  if (isModelFile(file.name)) throw new AppFileError(modelAdvice(file.name));
+  if (file.size > fileLimit) throw new AppFileError(`"${file.name}" is larger than ${fileLimit / 1024 / 1024} MB, so it is not a workflow.`);
   if (!file.size) throw new AppFileError(`"${file.name}" is empty.`);
   const name = nameFromFile(file.name);
   const media = /^(image|video|audio)\//.test(file.type) || /\.(png|webp|mp4|webm|flac|mp3|opus|ogg)$/i.test(file.name);

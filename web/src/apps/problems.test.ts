@@ -31,7 +31,7 @@ describe("problems", () => {
     });
     const found = problemsOf(error, fields, txt2img(), info);
     expect(found.fields).toEqual({ "5/width": "This must be 16384 or less.", "4/ckpt_name": '"v1-5.safetensors" is not on this machine. Choose another.' });
-    expect(found.others).toEqual(["VAE Decode, vae: This is needed."]);
+    expect(found.others).toEqual(["VAE Decode, vae: This is required."]);
   });
 
   it("without a node are told as they came", () => {

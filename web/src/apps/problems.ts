@@ -23,11 +23,11 @@ function sentence(reason: NodeErrorReason): string {
       return options?.max === undefined ? "This is too large." : `This must be ${String(options.max)} or less.`;
     case "value_not_in_list": {
       const value = reason.extra_info?.received_value;
-      if (typeof value !== "string" || !value) return "Choose one of the list.";
+      if (typeof value !== "string" || !value) return "Choose one from the list.";
       return /\.\w{2,11}$/.test(value) ? `"${value}" is not on this machine. Choose another.` : `"${value}" is not one of the choices.`;
     }
     case "required_input_missing":
-      return "This is needed.";
+      return "This is required.";
     case "invalid_input_type":
       return "This is not the right kind of value.";
     default: {

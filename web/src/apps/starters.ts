@@ -14,7 +14,7 @@ export interface Starter {
 }
 
 export const starters: readonly Starter[] = [
-  { id: "words", name: "Words to picture", about: "Say what you want to see." },
+  { id: "words", name: "Text to picture", about: "Say what you want to see." },
   { id: "change", name: "Change a picture", about: "Drop a picture and say what it should become." },
   { id: "bigger", name: "Upscale a picture", about: "Make a picture larger and let the model add detail." },
 ];
@@ -126,7 +126,7 @@ export function starterApp(id: string, info: ObjectInfo): AppFile | null {
 function starterForm(id: string, form: FormDef): FormDef {
   const labels: Record<string, string> = {
     "5/denoise": "How much to change",
-    "10/scale_by": "Times larger",
+    "10/scale_by": "Scale factor",
     "2/text": id === "words" ? "What do you want to see?" : id === "change" ? "What should it become?" : "What is in the picture?",
   };
   const wanted =

@@ -20,6 +20,20 @@ export interface ActionsProps {
   onLeave?(): void;
 }
 
+/** What can be done with a film or a sound. */
+export function MediaActions({ details, file }: ActionsProps) {
+  return (
+    <div className={css.actions} role="group" aria-label="What to do with this file">
+      <Button icon="download" onClick={() => download(viewUrl(file), file.filename)}>
+        Download
+      </Button>
+      <Button icon="gallery" onClick={() => go(`#/gallery/${encodeURIComponent(details.id)}`)}>
+        Show in Gallery
+      </Button>
+    </div>
+  );
+}
+
 export function Actions({ details, file, onLeave }: ActionsProps) {
   const { values: form, queue, update } = useCreate();
   const found = valuesOf(details);
@@ -40,12 +54,12 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
     if (!size) return;
     const to = enlarged(size);
     if (!to) {
-      toast(`It is ${size.width} × ${size.height} already; larger does not fit here.`, "info");
+      toast(`It is already ${size.width} × ${size.height}, the largest size that fits here.`, "info");
       return;
     }
     onLeave?.();
     const queued = await queue(upscaleValues(values, file, size, to));
-    if (queued && !wordsFitAll(values)) toast("It is upscaled as it is: its prompt is about a part of it only.", "info");
+    if (queued && !wordsFitAll(values)) toast("It is upscaled without redrawing, because its prompt describes only a part of it.", "info");
   };
   const vary = async (close: boolean) => {
     const size = await measured();
@@ -57,19 +71,20 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
     const size = await measured();
     if (!size) return;
     onLeave?.();
+    const before = useCreate.getState().values;
     // The words come along where the form has none of its own.
     update((v) => withImage({ ...v, prompt: v.prompt.trim() || !drawn ? v.prompt : values.prompt }, file, size));
     if (paint) {
       update((v) => ({ ...v, denoise: CHANGE_AREA }));
-      usePainter.getState().start();
+      usePainter.getState().start(before);
     } else {
-      toast("It is now the start picture. Say what should change, then press Create.", "good");
+      toast("It is now the start picture. Describe what should change, then press Create.", "good");
     }
   };
   const copy = () => {
     onLeave?.();
     void adopt(values);
-    toast("The form has its settings. The seed is kept, so that Create makes the same picture again.", "good");
+    toast("Its settings are in the form. The seed is locked, so Create makes the same picture again.", "good");
   };
   const graph = () => {
     onLeave?.();
@@ -77,7 +92,7 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
     go("#/graph");
   };
   return (
-    <div className={css.actions} role="group" aria-label="Go on with this picture">
+    <div className={css.actions} role="group" aria-label="What to do with this picture">
       <Button icon="zoomIn" onClick={() => void upscale()} disabled={!found}>
         Upscale
       </Button>
@@ -85,8 +100,8 @@ export function Actions({ details, file, onLeave }: ActionsProps) {
         align="start"
         button={{ label: "Variations", icon: "copy", words: true, variant: "plain" }}
         items={[
-          { label: "Four new ones from the same words", icon: "dice", onSelect: () => void vary(false), disabled: !drawn },
-          { label: "Four close to this one", icon: "copy", onSelect: () => void vary(true), disabled: !drawn },
+          { label: "Four new from the same prompt", icon: "dice", onSelect: () => void vary(false), disabled: !drawn },
+          { label: "Four similar pictures", icon: "copy", onSelect: () => void vary(true), disabled: !drawn },
         ]}
       />
       <Button icon="brush" onClick={() => void startFrom(true)}>

@@ -20,7 +20,7 @@ export function Loras({ loras, onChange, error }: LorasProps) {
     <Disclosure
       title="LoRAs"
       open={loras.length > 0 || Boolean(error)}
-      aside={loras.length > 0 ? `${loras.length} in use` : names.length > 0 ? `${names.length} to choose from` : "none here"}
+      aside={loras.length > 0 ? `${loras.length} in use` : names.length > 0 ? `${names.length} available` : "none yet"}
     >
       <div className={css.list}>
         {loras.map((lora, i) => (
@@ -59,7 +59,7 @@ export function Loras({ loras, onChange, error }: LorasProps) {
           </div>
         ) : (
           <p className={css.hint}>
-            LoRAs teach a model a style or a thing. Put such files into the folder <code>models/loras</code>, and they can be added here.
+            A LoRA teaches a model a style or a subject. Put LoRA files into the folder <code>models/loras</code> to add them here.
           </p>
         )}
       </div>

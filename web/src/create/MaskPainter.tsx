@@ -1,25 +1,30 @@
-// Painting the area of a picture that shall change: finger, pen, mouse or keys; every step can be taken back.
+// Painting the area of a picture to change, with the prompt that says what to put there: finger, pen, mouse or keys; every
+// step can be undone.
 import { type KeyboardEvent, type PointerEvent, useEffect, useLayoutEffect, useRef, useState } from "react";
 import type { FileRef } from "../api/types";
-import { Button, IconButton, Slider, toast } from "../ui";
+import { Button, IconButton, Slider, TextInput, toast } from "../ui";
 import type { Size } from "./family";
 import { applyOp, BRUSH_MIN, brushFor, brushMax, covered, drawStroke, type MaskOp, type Point, replayed } from "./mask";
 import { restoreMask, sendMask, storedImage } from "./pictures";
 import { useModal } from "./useModal";
+import type { CreateValues } from "./values";
 import css from "./MaskPainter.module.css";
 
 export interface MaskPainterProps {
   image: FileRef;
   /** An area painted earlier. */
   mask: FileRef | null;
-  onDone(mask: FileRef | null): void;
+  values: CreateValues;
+  set(patch: Partial<CreateValues>): void;
+  /** The painted area, and whether a picture is to be made with it at once. */
+  onDone(mask: FileRef | null, run: boolean): void;
   onClose(): void;
 }
 
 type Tool = "paint" | "erase" | "move";
 const ZOOMS = [1, 1.5, 2, 3, 4];
 
-export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) {
+export function MaskPainter({ image, mask, values, set, onDone, onClose }: MaskPainterProps) {
   const dialog = useRef<HTMLDialogElement>(null);
   const paint = useRef<HTMLCanvasElement>(null);
   const desk = useRef<HTMLDivElement>(null);
@@ -37,6 +42,8 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
   const [undone, setUndone] = useState<MaskOp[]>([]);
   const [cursor, setCursor] = useState<{ x: number; y: number; keys: boolean } | null>(null);
   const [saving, setSaving] = useState(false);
+  /** Somebody wanted to go on without having painted anything. */
+  const [empty, setEmpty] = useState(false);
 
   useModal(dialog);
   useEffect(() => {
@@ -89,6 +96,7 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
     if (!drawn && cx && size) applyOp(cx, op, size);
     setOps((list) => [...list, op]);
     setUndone([]);
+    setEmpty(false);
   };
   const undo = () => {
     const last = ops.at(-1);
@@ -157,6 +165,8 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
     }
   };
   const shortcuts = (e: KeyboardEvent) => {
+    // In the prompt, keys are text.
+    if (e.target instanceof HTMLInputElement && e.target.type === "text") return;
     if ((e.ctrlKey || e.metaKey) && e.key.toLowerCase() === "z") {
       e.preventDefault();
       if (e.shiftKey) redo();
@@ -166,18 +176,20 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
       setBrush((b) => Math.min(max, Math.max(BRUSH_MIN, Math.round(e.key === "[" ? b / 1.25 : b * 1.25 + 1))));
     }
   };
-  const done = async () => {
+  const done = async (run: boolean) => {
     const canvas = paint.current;
     const cx = context();
     if (!canvas || !cx || !size) return;
     const share = covered(cx.getImageData(0, 0, size.width, size.height).data);
     if (share === 0) {
-      onDone(null);
+      // Without an area the whole picture would change, which nobody asked for here.
+      if (mask) onDone(null, false);
+      else setEmpty(true);
       return;
     }
     setSaving(true);
     try {
-      onDone(await sendMask(canvas, image));
+      onDone(await sendMask(canvas, image), run);
     } catch (e) {
       toast(`The area could not be sent: ${e instanceof Error ? e.message : "unknown error"}`, "bad");
     } finally {
@@ -234,8 +246,8 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
           </Button>
         </div>
         <div className={css.set}>
-          <IconButton label="Smaller view" icon="zoomOut" disabled={zoom === 1} onClick={() => zoomBy(-1)} />
-          <IconButton label="Larger view" icon="zoomIn" disabled={zoom === ZOOMS.at(-1)} onClick={() => zoomBy(1)} />
+          <IconButton label="Zoom out" icon="zoomOut" disabled={zoom === 1} onClick={() => zoomBy(-1)} />
+          <IconButton label="Zoom in" icon="zoomIn" disabled={zoom === ZOOMS.at(-1)} onClick={() => zoomBy(1)} />
         </div>
       </div>
       <div ref={desk} className={css.desk} onScroll={scrolled}>
@@ -277,13 +289,33 @@ export function MaskPainter({ image, mask, onDone, onClose }: MaskPainterProps) 
         )}
       </div>
       <div className={css.foot}>
-        <p className={css.hint}>Paint over what shall change. The rest stays exactly as it is.</p>
-        <Button variant="quiet" onClick={onClose}>
-          Cancel
-        </Button>
-        <Button variant="primary" busy={saving} onClick={() => void done()}>
-          Use this area
-        </Button>
+        <p className={empty ? css.wrong : css.hint} role={empty ? "alert" : undefined}>
+          {empty ? "Nothing is painted yet. Paint over what you want to change first." : "Paint over what you want to change. The rest stays exactly as it is."}
+        </p>
+        <div className={css.ask}>
+          <TextInput
+            aria-label="What should be there instead"
+            placeholder="What should be there instead?"
+            value={values.prompt}
+            onChange={(prompt) => set({ prompt })}
+            onKeyDown={(e) => {
+              if (e.key !== "Enter" || saving) return;
+              e.preventDefault();
+              void done(true);
+            }}
+          />
+        </div>
+        <div className={css.end}>
+          <Button variant="quiet" onClick={onClose}>
+            Cancel
+          </Button>
+          <Button disabled={saving} onClick={() => void done(false)}>
+            Use this area
+          </Button>
+          <Button variant="primary" icon="create" busy={saving} onClick={() => void done(true)}>
+            Create
+          </Button>
+        </div>
       </div>
     </dialog>
   );

@@ -20,7 +20,7 @@ export function NoModel() {
     setLooking(true);
     try {
       await useInfo.getState().reload();
-      if (drawingModels(useInfo.getState().models).length === 0) toast("Still no model there.", "info");
+      if (drawingModels(useInfo.getState().models).length === 0) toast("There is still no model in that folder.", "info");
     } catch {
       toast(AWAY, "bad");
     } finally {
@@ -38,13 +38,13 @@ export function NoModel() {
       }
     >
       <p>
-        A model is the file that knows how to draw. Put one (a checkpoint, mostly named <code>.safetensors</code>) into this folder on the computer that runs
+        A model is the file that knows how to draw. Put one (a checkpoint, usually a <code>.safetensors</code> file) into this folder on the computer that runs
         Fresco:
       </p>
       <p className={css.folder}>
         <code>{folder}</code>
       </p>
-      <p>Then press the button. Fresco need not be started again.</p>
+      <p>Then press the button. You do not need to restart Fresco.</p>
     </EmptyState>
   );
 }

@@ -42,12 +42,12 @@ export function Presets({ values, update, models }: PresetsProps) {
     { label: "Save these settings…", icon: "save", onSelect: () => setNaming(true) },
     ...own.map(
       (p): MenuItem => ({
-        label: `Forget “${p.name}”`,
+        label: `Delete “${p.name}”`,
         icon: "trash",
         danger: true,
         onSelect: () => {
           store(own.filter((o) => o.name !== p.name));
-          toastUndo(`“${p.name}” is forgotten.`, () => store(withPreset(own, p)));
+          toastUndo(`“${p.name}” was deleted.`, () => store(withPreset(own, p)));
         },
       }),
     ),
@@ -84,7 +84,7 @@ export function Presets({ values, update, models }: PresetsProps) {
           </>
         }
       >
-        <Field label="Name" hint="Size, steps, guidance, sampler, model, LoRAs and what to avoid are kept; the prompt and the seed are not.">
+        <Field label="Name" hint="Saves size, steps, guidance, sampler, model, LoRAs and what to avoid, but not the prompt and the seed.">
           <TextInput
             value={name}
             onChange={setName}

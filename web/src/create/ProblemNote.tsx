@@ -1,4 +1,4 @@
-// An error as a sentence, with a way on and the details folded.
+// An error as a sentence with its reason and a way on; only the trace is folded.
 import { Button, Disclosure, Icon } from "../ui";
 import { go } from "../state/handoff";
 import type { Problem } from "./errors";
@@ -9,12 +9,15 @@ export function ProblemNote({ problem, onClose, onRetry }: { problem: Problem; o
     <div className={css.note} role="alert">
       <div className={css.line}>
         <Icon name="warning" className={css.icon} />
-        <p>{problem.text}</p>
+        <div className={css.words}>
+          <p>{problem.text}</p>
+          {problem.reason && <p className={css.reason}>{problem.reason}</p>}
+        </div>
       </div>
       <div className={css.actions}>
         {problem.help === "memory" && (
           <Button size="s" icon="memory" onClick={() => go("#/memory")}>
-            Look at memory
+            Open Memory
           </Button>
         )}
         {onRetry && (

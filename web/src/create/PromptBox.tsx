@@ -1,5 +1,5 @@
-// The words, the one big button, and how many pictures.
-import { type Ref, useEffect, useRef, useState } from "react";
+// The prompt, the one big button, and how many pictures.
+import { type ReactNode, type Ref, useEffect, useRef, useState } from "react";
 import { Button, IconButton, settleFields, TextArea } from "../ui";
 import { EXAMPLES, isStarter, PLACEHOLDER, starterHint } from "./starter";
 import { COUNT_MAX, type CreateValues } from "./values";
@@ -14,9 +14,11 @@ export interface PromptBoxProps {
   disabled: boolean;
   promptRef: Ref<HTMLTextAreaElement>;
   createRef: Ref<HTMLButtonElement>;
+  /** What stands between the prompt and the button. */
+  children?: ReactNode;
 }
 
-export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef, createRef }: PromptBoxProps) {
+export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef, createRef, children }: PromptBoxProps) {
   const [empty, setEmpty] = useState(false);
   const box = useRef<HTMLDivElement>(null);
   const start = () => {
@@ -59,9 +61,10 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
       {isStarter(values.model) && <StarterHint prompt={values.prompt} />}
       {empty && (
         <p id="create-empty" role="alert" className={css.empty}>
-          Type a few words first, or take one of those below.
+          Type a few words first, or choose one of the examples below.
         </p>
       )}
+      {children}
       <div className={css.row}>
         <Button
           ref={createRef}
@@ -72,7 +75,7 @@ export function PromptBox({ values, set, onCreate, waiting, disabled, promptRef,
           className={css.create}
           onClick={start}
           disabled={disabled}
-          title="Ctrl + Enter does the same"
+          title="Ctrl+Enter"
         >
           {waiting > 0 ? "Create another" : "Create"}
         </Button>

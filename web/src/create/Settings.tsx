@@ -1,4 +1,4 @@
-// What most people change, below the words: how careful, which shape, what to avoid, the seed, the model, and the rest folded.
+// What most people change, below the prompt: the model, how careful, which shape, what to avoid, the seed, and the rest folded.
 import { useState } from "react";
 import { choicesOf } from "../api/workflow";
 import { useInfo } from "../state/info";
@@ -26,19 +26,6 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
   const sampler = info?.KSampler?.input.required;
   const samplers = choicesOf(sampler?.sampler_name) ?? [values.sampler];
   const schedulers = choicesOf(sampler?.scheduler) ?? [values.scheduler];
-  const [looking, setLooking] = useState(false);
-  const look = async () => {
-    setLooking(true);
-    try {
-      await useInfo.getState().reload();
-      const found = drawingModels(useInfo.getState().models).length;
-      toast(found === 1 ? "There is one model." : `There are ${found} models.`, "info");
-    } catch {
-      toast(AWAY, "bad");
-    } finally {
-      setLooking(false);
-    }
-  };
   return (
     <div className={css.settings}>
       <Presets values={values} update={update} models={models} />
@@ -48,13 +35,7 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
           <TextArea rows={2} value={values.negative} onChange={(negative) => set({ negative })} placeholder="blurry, text" />
         </Field>
       )}
-      <Field label="Model" error={fields.model}>
-        <div className={css.row}>
-          <Select className={css.grow} value={values.model} onChange={chooseModel} options={models.map((m) => ({ value: m, label: modelLabel(m) }))} />
-          <IconButton variant="plain" label="Refresh the list" icon="refresh" busy={looking} onClick={() => void look()} />
-        </div>
-      </Field>
-      <Field label="Seed" error={fields.seed} hint={values.seedLocked ? "Locked: the same seed gives the same picture." : "A new one for every picture."}>
+      <Field label="Seed" error={fields.seed} hint={values.seedLocked ? "Locked: the same seed gives the same picture." : "A new seed for every picture."}>
         <div className={css.row}>
           <NumberField value={values.seed} min={0} max={Number.MAX_SAFE_INTEGER} step={1} onChange={(seed) => set({ seed, seedLocked: true })} />
           <IconButton variant="plain" label="Roll a new seed" icon="dice" onClick={() => set({ seed: rollSeed() })} />
@@ -92,6 +73,31 @@ export function Settings({ values, set, update, models, fields }: SettingsProps)
   );
 }
 
+/** The model, which decides more than anything below: directly under the prompt. */
+export function ModelField({ values, models, error }: { values: CreateValues; models: string[]; error?: string }) {
+  const [looking, setLooking] = useState(false);
+  const look = async () => {
+    setLooking(true);
+    try {
+      await useInfo.getState().reload();
+      const found = drawingModels(useInfo.getState().models).length;
+      toast(found === 1 ? "1 model found." : `${found} models found.`, "info");
+    } catch {
+      toast(AWAY, "bad");
+    } finally {
+      setLooking(false);
+    }
+  };
+  return (
+    <Field label="Model" error={error}>
+      <div className={css.row}>
+        <Select className={css.grow} value={values.model} onChange={chooseModel} options={models.map((m) => ({ value: m, label: modelLabel(m) }))} />
+        <IconButton variant="plain" label="Refresh the list of models" icon="refresh" busy={looking} onClick={() => void look()} />
+      </div>
+    </Field>
+  );
+}
+
 function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set" | "fields">) {
   const home = familyOf(values.model).home;
   const active = presetOf(values, home);
@@ -116,7 +122,7 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
         <NumberField aria-label="Width" value={values.width} min={SIDE_MIN} max={SIDE_MAX} step={8} fit={snap} onChange={(width) => set({ width })} />
         <span aria-hidden="true">×</span>
         <NumberField aria-label="Height" value={values.height} min={SIDE_MIN} max={SIDE_MAX} step={8} fit={snap} onChange={(height) => set({ height })} />
-        <IconButton variant="plain" label="Turn the shape around" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
+        <IconButton variant="plain" label="Swap width and height" icon="swap" onClick={() => set({ width: values.height, height: values.width })} />
       </div>
       {from && (from.width !== values.width || from.height !== values.height) && (
         <p className={css.hint}>
@@ -125,7 +131,7 @@ function SizeField({ values, set, fields }: Pick<SettingsProps, "values" | "set"
       )}
       {!from && Math.max(values.width, values.height) > home * 2 && (
         <p className={css.hint}>
-          This model is at home at {home} × {home}; far larger pictures may repeat things. Make a small one and upscale it.
+          This model works best at about {home} × {home}. Much larger pictures may repeat things: make a small one and upscale it.
         </p>
       )}
       {error && (

@@ -25,7 +25,8 @@ export function changeWords(denoise: number): string {
 }
 
 export function StartPicture({ values, set, update, onFile, busy, error }: StartPictureProps) {
-  const paint = usePainter((s) => s.start);
+  const start = usePainter((s) => s.start);
+  const paint = () => start();
   const [gone, setGone] = useState<string | null>(null);
   const [removed, setRemoved] = useState(false);
   const zone = useRef<HTMLDivElement>(null);
@@ -62,7 +63,7 @@ export function StartPicture({ values, set, update, onFile, busy, error }: Start
           {gone === url ? (
             <span>The file is gone</span>
           ) : (
-            <img src={url} alt={area ? "Start picture; the see-through part will be changed" : "Start picture"} onError={() => setGone(url)} />
+            <img src={url} alt={area ? "Start picture; the transparent part will change" : "Start picture"} onError={() => setGone(url)} />
           )}
         </button>
         <div className={css.side}>

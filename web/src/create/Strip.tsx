@@ -2,7 +2,8 @@
 import { memo, useState } from "react";
 import { viewUrl } from "../api/client";
 import { Icon } from "../ui";
-import { type Group, hasPicture, isActive, isComing } from "./groups";
+import { countOf, type Group, hasPicture, isActive, isComing, kindOfJob } from "./groups";
+import { UNTITLED } from "./Tile";
 import { useDetails, valuesOf } from "./results";
 import css from "./Strip.module.css";
 
@@ -36,17 +37,21 @@ export const Strip = memo(function Strip({ groups, shown, onShow }: StripProps) 
 function Thumb({ group, current, onShow }: { group: Group; current: boolean; onShow(): void }) {
   const done = group.jobs.find(hasPicture);
   const [gone, setGone] = useState(false);
-  const words = valuesOf(useDetails(group.jobs[0]))?.prompt.trim() || "Pictures without words";
+  const words = valuesOf(useDetails(group.jobs[0]))?.prompt.trim() || UNTITLED;
   const active = group.jobs.some(isActive);
   const running = group.jobs.some((j) => j.status === "in_progress");
   const held = active && !group.jobs.some(isComing);
+  // A job that ended well was not cancelled, whatever it made.
+  const ended = group.jobs.find((j) => j.status === "completed");
+  const kind = ended && kindOfJob(ended);
+  const count = countOf(group);
   const state = running
     ? "being drawn"
     : held
       ? "on hold"
       : active
         ? "waiting"
-        : !done
+        : !ended
           ? group.jobs.some((j) => j.status === "failed")
             ? "failed"
             : "cancelled"
@@ -58,15 +63,35 @@ function Thumb({ group, current, onShow }: { group: Group; current: boolean; onS
       aria-current={current || undefined}
       title={words}
       onClick={onShow}
-      aria-label={[words, group.jobs.length > 1 && `${group.jobs.length} pictures`, state].filter(Boolean).join(", ")}
+      aria-label={[words, count > 1 && `${count} pictures`, kind === "video" ? "video" : kind === "audio" && "sound", state].filter(Boolean).join(", ")}
     >
       {done?.preview_output && !gone ? (
         <img src={viewUrl(done.preview_output, { preview: "webp", quality: 75 })} alt="" loading="lazy" decoding="async" onError={() => setGone(true)} />
       ) : (
-        <Icon name={running ? "create" : held ? "pause" : active ? "clock" : state === "failed" ? "warning" : gone ? "image" : "close"} />
+        <Icon
+          name={
+            ended && !active
+              ? gone
+                ? "imageOff"
+                : kind === "video"
+                  ? "film"
+                  : kind === "audio"
+                    ? "sound"
+                    : "file"
+              : running
+                ? "create"
+                : held
+                  ? "pause"
+                  : active
+                    ? "clock"
+                    : state === "failed"
+                      ? "warning"
+                      : "close"
+          }
+        />
       )}
       {running && <span className={css.dot} />}
-      {group.jobs.length > 1 && <span className={css.many}>{group.jobs.length}</span>}
+      {count > 1 && <span className={css.many}>{count}</span>}
     </button>
   );
 }

@@ -1,4 +1,4 @@
-// One picture of a press: waiting, growing, done, failed or cancelled.
+// What one job of a press shows: waiting, growing, its pictures, films and sounds, failed or cancelled.
 import { type CSSProperties, useEffect, useRef, useState } from "react";
 import { viewUrl } from "../api/client";
 import type { FileRef, Job } from "../api/types";
@@ -11,24 +11,30 @@ import { leftWords, steadied } from "./estimate";
 import { placeInLine } from "./groups";
 import { isSampler, leftOf, useWatched } from "./pace";
 import { ProblemNote } from "./ProblemNote";
-import { picturesOf, useDetails, valuesOf } from "./results";
+import { fileKey, kindOf } from "../gallery/outputs";
+import { shownOf, useDetails, valuesOf } from "./results";
 import css from "./Tile.module.css";
+
+/** What a picture is called that was made from an empty prompt. */
+export const UNTITLED = "Untitled";
 
 export interface TileProps {
   job: Job;
   /** One of several: small words, no long texts. */
   small: boolean;
+  /** One of very many: a packed copy does. */
+  tiny: boolean;
   onOpen(file: FileRef): void;
   onCancel(): void;
   onRetry(): void;
 }
 
-export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
+export function Tile({ job, small, tiny, onOpen, onCancel, onRetry }: TileProps) {
   const details = useDetails(job);
   const values = valuesOf(details);
-  const files = picturesOf(details);
+  const files = shownOf(details);
   const ratio = values ? values.width / values.height : 1;
-  const alt = values?.prompt.trim() || "A picture without words";
+  const alt = values?.prompt.trim() || UNTITLED;
   const running = job.status === "in_progress";
   const grown = useLastPreview(job.id);
 
@@ -38,7 +44,7 @@ export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
       <div className={css.frame} style={shape(ratio)}>
         <div className={css.middle}>
           <Icon name="info" size={28} />
-          <p>This job made no picture.</p>
+          <p>This job finished without a picture.</p>
         </div>
       </div>
     );
@@ -51,9 +57,13 @@ export function Tile({ job, small, onOpen, onCancel, onRetry }: TileProps) {
             <Growing url={grown} />
           </div>
         )}
-        {files.map((file) => (
-          <Finished key={file.filename} file={file} under={grown} ratio={ratio} alt={alt} onOpen={() => onOpen(file)} />
-        ))}
+        {files.map((file) =>
+          kindOf(file.filename) === "picture" ? (
+            <Finished key={fileKey(file)} file={file} under={grown} ratio={ratio} alt={alt} tiny={tiny} onOpen={() => onOpen(file)} />
+          ) : (
+            <Played key={fileKey(file)} file={file} alt={alt} />
+          ),
+        )}
       </>
     );
   }
@@ -128,8 +138,45 @@ function Growing({ url, alt }: { url: string | null; alt?: string }) {
   return <img className={css.image} src={shown} alt={alt ?? ""} />;
 }
 
+/** A film or a sound, with the browser's own player. */
+function Played({ file, alt }: { file: FileRef; alt: string }) {
+  const [gone, setGone] = useState(false);
+  const url = viewUrl(file);
+  if (gone)
+    return (
+      <div className={css.frame} style={shape(16 / 9)}>
+        <span className={css.middle}>
+          <Icon name="imageOff" size={28} />
+          The file is gone
+        </span>
+      </div>
+    );
+  if (kindOf(file.filename) === "audio")
+    return (
+      <div className={css.sound}>
+        <Icon name="sound" size={40} />
+        <audio src={url} controls aria-label={alt} onError={() => setGone(true)} />
+      </div>
+    );
+  return <video className={css.film} src={url} controls loop playsInline preload="metadata" aria-label={alt} onError={() => setGone(true)} />;
+}
+
 /** Comes in over what was there before, once it is loaded. */
-function Finished({ file, under, ratio, alt, onOpen }: { file: FileRef; under: string | null; ratio: number; alt: string; onOpen(): void }) {
+function Finished({
+  file,
+  under,
+  ratio,
+  alt,
+  tiny,
+  onOpen,
+}: {
+  file: FileRef;
+  under: string | null;
+  ratio: number;
+  alt: string;
+  tiny: boolean;
+  onOpen(): void;
+}) {
   const [state, setState] = useState<"loading" | "loaded" | "gone">("loading");
   // Graphs of others do not always say how large their pictures are.
   const [own, setOwn] = useState(ratio);
@@ -144,12 +191,13 @@ function Finished({ file, under, ratio, alt, onOpen }: { file: FileRef; under: s
     );
   }
   return (
-    <button type="button" className={css.frame} style={shape(own)} onClick={onOpen} title="Look at it in large">
+    <button type="button" className={css.frame} style={shape(own)} onClick={onOpen} title="View larger">
       {under && state === "loading" && <img className={css.image} src={under} alt="" />}
       <img
         className={`${css.image} ${under ? css.over : ""}`}
-        src={viewUrl(file)}
+        src={viewUrl(file, tiny ? { preview: "webp", quality: 85 } : undefined)}
         alt={alt}
+        loading={tiny ? "lazy" : undefined}
         decoding="async"
         onError={() => setState("gone")}
         onLoad={(e) => {
@@ -206,7 +254,7 @@ function Running({ job, small, onCancel }: { job: Job; small: boolean; onCancel(
 function Waiting({ job, onCancel }: { job: Job; onCancel(): void }) {
   const before = useLive((s) => placeInLine(job, s.jobs));
   const paused = useLive((s) => s.queue.paused);
-  const words = job.held ? "On hold" : paused ? "The queue is paused" : before ? `Waiting, ${before} before this one` : "Next in line";
+  const words = job.held ? "On hold" : paused ? "The queue is paused" : before ? `Waiting, ${before} ahead of this one` : "Next in line";
   return (
     <div className={css.middle}>
       <Icon name="clock" size={28} />

@@ -5,7 +5,9 @@ import type { FileRef, Job, JobDetails } from "../api/types";
 import { jobDetails } from "../state/live";
 import { IconButton } from "../ui";
 import { Actions } from "./Actions";
-import type { Group } from "./groups";
+import { fileKey } from "../gallery/outputs";
+import { countOf, type Group } from "./groups";
+import { UNTITLED } from "./Tile";
 import { modelLabel } from "./modelLabel";
 import { picturesOf, useDetails, valuesOf } from "./results";
 import type { CreateValues } from "./values";
@@ -25,18 +27,24 @@ export function Viewer({ group, at, onMove, onClose }: ViewerProps) {
   const values = valuesOf(details);
   const done = group.jobs.filter((j) => j.status === "completed");
   const index = done.findIndex((j) => j.id === at.job.id);
+  const files = picturesOf(details);
+  const place = files.findIndex((f) => fileKey(f) === fileKey(at.file));
+  const several = countOf({ ...group, jobs: done }) > 1;
   useModal(dialog);
-  const move = async (by: number) => {
+  /** The next picture of this job, then those of the next job. */
+  const move = async (by: 1 | -1) => {
+    const next = place < 0 ? undefined : files[place + by];
+    if (next) return onMove({ job: at.job, file: next });
     const job = done[(index + by + done.length) % done.length];
-    if (!job || done.length < 2) return;
-    const file = picturesOf(await jobDetails(job.id))[0];
+    if (!job) return;
+    const file = picturesOf(await jobDetails(job.id)).at(by > 0 ? 0 : -1);
     if (file) onMove({ job, file });
   };
   return (
     <dialog
       ref={dialog}
       className={css.viewer}
-      aria-label="Picture in large"
+      aria-label="Larger view"
       onCancel={(e) => {
         if (e.target !== e.currentTarget) return;
         e.preventDefault();
@@ -49,8 +57,8 @@ export function Viewer({ group, at, onMove, onClose }: ViewerProps) {
       }}
     >
       <div className={css.picture} onClick={(e) => e.target === e.currentTarget && onClose()}>
-        <img src={viewUrl(at.file)} alt={values?.prompt || "A picture without words"} />
-        {done.length > 1 && (
+        <img src={viewUrl(at.file)} alt={values?.prompt || UNTITLED} />
+        {several && (
           <>
             <IconButton className={css.previous} variant="plain" label="Previous picture" icon="left" onClick={() => void move(-1)} />
             <IconButton className={css.next} variant="plain" label="Next picture" icon="right" onClick={() => void move(1)} />

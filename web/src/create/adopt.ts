@@ -18,7 +18,7 @@ export function adopted(form: CreateValues, values: Partial<CreateValues>, model
 }
 
 export async function adopt(values: Partial<CreateValues>, paint = false): Promise<void> {
-  const { update } = useCreate.getState();
+  const { update, values: before } = useCreate.getState();
   update((form) => adopted(form, values, drawingModels(useInfo.getState().models)));
   const { image } = useCreate.getState().values;
   if (!image) return;
@@ -26,7 +26,7 @@ export async function adopt(values: Partial<CreateValues>, paint = false): Promi
     const size = await storedSize(image);
     // A picture that was only handed over gives its shape; one that belongs to settings keeps theirs.
     update((v) => (values.width ? { ...v, imageSize: size } : { ...withImage(v, image, size), mask: v.mask }));
-    if (paint) usePainter.getState().start();
+    if (paint) usePainter.getState().start(before);
   } catch {
     update((v) => ({ ...v, image: null, mask: null, imageSize: null }));
     toast("The start picture's file is gone.", "warn");

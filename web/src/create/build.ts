@@ -231,7 +231,7 @@ export function phaseOf(class_type: string | undefined): string {
     case "ImageScale":
     case "VAEEncode":
     case "VAEEncodeForInpaint":
-      return "Looking at the start picture";
+      return "Reading the start picture";
     case "KSampler":
     case "KSamplerAdvanced":
     case "SamplerCustom":

@@ -20,11 +20,11 @@ describe("problemOf", () => {
     expect(problemOf(refused("image", "custom_validation_failed", "Custom validation failed for node")).fields.image).toContain("Choose it again");
   });
 
-  it("keeps the server's words for the details", () => {
+  it("tells the server's reason, and the nodes in the details", () => {
     expect(problemOf(refused("ckpt_name", "value_not_in_list", "Value not in list")).details).toContain("X (1): Value not in list: d");
-    expect(problemOf(new ApiError("odd", 400))).toMatchObject({ text: "Fresco did not take this job.", details: "odd" });
+    expect(problemOf(new ApiError("odd", 400))).toMatchObject({ text: "This job cannot run.", reason: "odd" });
     expect(problemOf(new ApiError("Fresco does not answer", 0, "network", "refused")).text).toContain("does not answer");
-    expect(problemOf(new Error("boom")).details).toBe("boom");
+    expect(problemOf(new Error("boom")).reason).toBe("boom");
   });
 });
 
@@ -32,10 +32,14 @@ describe("problemOfRun", () => {
   it("tells memory, models and the rest apart", () => {
     expect(problemOfRun({ exception_type: "torch.OutOfMemoryError", exception_message: "needs 9 GB\n", node_type: "KSampler", node_id: "5" })).toMatchObject({
       help: "memory",
+      reason: "needs 9 GB",
       details: expect.stringContaining("needs 9 GB"),
     });
     expect(problemOfRun({ exception_type: "RuntimeError", exception_message: "bad header", node_type: "CheckpointLoaderSimple" }).fields.model).toBeDefined();
     expect(problemOfRun({ exception_type: "RuntimeError", exception_message: "x", node_type: "LoraLoader" }).fields.loras).toBeDefined();
+    expect(problemOfRun({ exception_type: "E", exception_message: "a.safetensors is damaged\n", node_type: "CheckpointLoaderSimple" }).reason).toBe(
+      "a.safetensors is damaged",
+    );
     expect(problemOfRun(undefined).text).toContain("could not be finished");
   });
 });

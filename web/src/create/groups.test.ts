@@ -1,7 +1,8 @@
 // Jobs of one press stay together.
 import { describe, expect, it } from "vitest";
 import type { Job, JobStatus } from "../api/types";
-import { followed, groupJobs, isComing, placeInLine } from "./groups";
+import { CREATE_WORKFLOWS } from "../api/identity";
+import { countOf, followed, groupJobs, isComing, kindOfJob, ownJobs, placeInLine } from "./groups";
 
 const job = (id: string, create_time: number, workflow_id?: string, status: JobStatus = "completed", priority = 0): Job => ({
   id,
@@ -56,4 +57,19 @@ it("counts who is before in the line", () => {
     job("b", 2, undefined, "pending", 2),
   ];
   expect(jobs.map((j) => placeInLine(j, jobs))).toEqual([null, 1, 2, 2]);
+});
+
+it("shows what was asked for here or opened here, as the list has it now", () => {
+  const own = job("own", 1, `${CREATE_WORKFLOWS}1`, "pending");
+  const opened = job("opened", 2, "w");
+  const listed = [...Array(300).keys()].map((i) => job(`api${i}`, 10 + i));
+  const now = { ...own, status: "in_progress" as const };
+  expect(ownJobs([own, job("foreign", 3, "other")], [opened, own], [...listed, now])).toEqual([now, opened]);
+});
+
+it("knows a film and a sound by the file that stands for them, and counts pictures of one job", () => {
+  const file = (filename: string) => ({ filename, subfolder: "", type: "output" as const });
+  const kinds = ["a.mp4", "a.flac", "a.png"].map((name) => kindOfJob({ ...job("j", 1), preview_output: file(name) }));
+  expect(kinds).toEqual(["video", "audio", "picture"]);
+  expect(countOf({ id: "g", time: 1, jobs: [{ ...job("a", 1), outputs_count: 30 }, job("b", 2, "w", "pending")] })).toBe(31);
 });

@@ -1,6 +1,8 @@
 // Jobs as the page shows them: the pictures of one press belong together.
 import { isPicture } from "../api/files";
+import { CREATE_WORKFLOWS } from "../api/identity";
 import type { Job } from "../api/types";
+import { kindOf, type OutputKind } from "../gallery/outputs";
 
 export interface Group {
   /** The workflow's id, or the job's where it has none. */
@@ -8,6 +10,14 @@ export interface Group {
   /** In the order they were asked for. */
   jobs: Job[];
   time: number;
+}
+
+/** What Create shows: jobs that were asked for here, and those that the user opened here; never what others do meanwhile. */
+export function ownJobs(created: Job[], opened: Job[], listed: Job[]): Job[] {
+  const now = new Map(listed.map((j) => [j.id, j]));
+  const own = created.filter((j) => j.workflow_id?.startsWith(CREATE_WORKFLOWS));
+  const ids = new Set(own.map((j) => j.id));
+  return [...own, ...opened.filter((j) => !ids.has(j.id))].map((j) => now.get(j.id) ?? j);
 }
 
 /** A press queues its jobs one after another; runs of one workflow further apart than this are separate presses. */
@@ -46,6 +56,17 @@ export function hasPicture(job: Job): boolean {
   return job.preview_output !== undefined && isPicture(job.preview_output);
 }
 
+/** What kind of file stands for a finished job. */
+export function kindOfJob(job: Job): OutputKind | null {
+  const file = job.preview_output;
+  return file ? kindOf(file.filename, file.mediaType) : null;
+}
+
+/** How many pictures a press shows: a job may make several at once. */
+export function countOf(group: Group): number {
+  return group.jobs.reduce((sum, job) => sum + (job.status === "completed" ? Math.max(1, job.outputs_count ?? 1) : 1), 0);
+}
+
 /** What the page shows unless a press was chosen: what is drawn now, what waits, or the newest. Someone who has just come
  *  does not want to see yesterday's cancelled job, and nobody a job on hold in place of a picture. */
 export function followed(groups: Group[], justCame: boolean): Group | undefined {
@@ -53,12 +74,12 @@ export function followed(groups: Group[], justCame: boolean): Group | undefined 
   return (
     groups.find((g) => g.jobs.some((j) => j.status === "in_progress")) ??
     groups.find((g) => g.jobs.some(isComing)) ??
-    groups.find((g) => (justCame ? g.jobs.some(hasPicture) : ended(g))) ??
+    groups.find((g) => (justCame ? g.jobs.some((j) => j.status === "completed") : ended(g))) ??
     groups.find((g) => g.jobs.some(isActive))
   );
 }
 
-/** How many jobs run or wait before this one, in a list that is in the order of running; null where it does not wait. */
+/** How many jobs run or wait ahead of this one, in a list that is in the order of running; null where it does not wait. */
 export function placeInLine(job: Job, jobs: Job[]): number | null {
   if (job.status !== "pending") return null;
   const before = jobs.slice(

@@ -8,7 +8,7 @@ import { EmptyState, Icon, toast } from "../ui";
 import { adopt } from "./adopt";
 import { drawingModels } from "./detected";
 import { AWAY, problemOf, problemOfRun } from "./errors";
-import { followed, groupJobs, isComing } from "./groups";
+import { followed, groupJobs, isComing, ownJobs } from "./groups";
 import { MaskPainter } from "./MaskPainter";
 import { Milestones } from "./Milestones";
 import { NoModel } from "./NoModel";
@@ -17,18 +17,19 @@ import { usePainter } from "./painter";
 import { sendPicture } from "./pictures";
 import { ProblemNote } from "./ProblemNote";
 import { PromptBox } from "./PromptBox";
-import { Settings } from "./Settings";
+import { ModelField, Settings } from "./Settings";
 import { Stage } from "./Stage";
 import { StartPicture } from "./StartPicture";
 import { adoptModel, useCreate } from "./store";
 import { Strip } from "./Strip";
-import { valuesFrom, withImage, withMask } from "./values";
+import { valuesFrom, withImage, withMask, withoutStart } from "./values";
 import css from "./index.module.css";
 
 export default function Create() {
-  const { values, set, update, submit, problem, report, marks, mark, shown, show, asked } = useCreate();
+  const { values, set, update, submit, problem, report, marks, mark, shown, show, asked, opened } = useCreate();
   const info = useInfo();
   const jobs = useLive((s) => s.jobs);
+  const created = useLive((s) => s.created);
   const loaded = useLive((s) => s.loaded);
   const connected = useLive((s) => s.connected);
   const painter = usePainter();
@@ -94,8 +95,8 @@ export default function Create() {
     return () => document.removeEventListener("paste", paste);
   }, [takeFile]);
 
-  const groups = useMemo(() => groupJobs(jobs), [jobs]);
-  const group = groups.find((g) => g.id === shown) ?? followed(groups, !asked);
+  const groups = useMemo(() => groupJobs(ownJobs(created, opened, jobs)), [created, opened, jobs]);
+  const group = groups.find((g) => g.id === shown || g.jobs.some((j) => j.id === shown)) ?? followed(groups, !asked);
   // The field that a failed job of this visit was about is marked until something is changed.
   const failed = asked ? groups[0]?.jobs.find((j) => j.status === "failed") : undefined;
   useEffect(() => {
@@ -132,12 +133,14 @@ export default function Create() {
         e.preventDefault();
         const file = Array.from(e.dataTransfer.files).find((f) => f.type.startsWith("image/"));
         if (file) void takeFile(file);
-        else toast("Only pictures can be dropped here. Workflows go to Apps.", "info");
+        else toast("Only pictures can be dropped here. Drop workflows on Apps.", "info");
       }}
     >
       <div className={css.ask}>
         <h1>What would you like to see?</h1>
-        <PromptBox values={values} set={set} onCreate={() => void create()} waiting={waiting} disabled={!info.info} promptRef={prompt} createRef={button} />
+        <PromptBox values={values} set={set} onCreate={() => void create()} waiting={waiting} disabled={!info.info} promptRef={prompt} createRef={button}>
+          <ModelField values={values} models={models} error={fields.model} />
+        </PromptBox>
         {problem && <ProblemNote problem={problem} onClose={() => report(null)} />}
         {info.error && !info.info && (
           <ProblemNote problem={{ text: AWAY, details: info.error, fields: {} }} onRetry={() => void info.reload().catch(() => undefined)} />
@@ -150,7 +153,7 @@ export default function Create() {
           loaded && (
             <div className={css.blank}>
               <EmptyState icon="create" title="Your first picture will appear here">
-                Say what you would like to see and press Create. You can watch it grow.
+                Describe what you would like to see and press Create. You can watch the picture take shape.
               </EmptyState>
             </div>
           )
@@ -164,7 +167,7 @@ export default function Create() {
       {over && (
         <div className={css.drop} aria-hidden="true">
           <Icon name="image" size={40} />
-          <p>Drop it to start from this picture</p>
+          <p>Drop to start from this picture</p>
         </div>
       )}
       {painter.open && values.image && (
@@ -172,11 +175,18 @@ export default function Create() {
           key={values.image.filename}
           image={values.image}
           mask={values.mask}
-          onClose={painter.stop}
-          onDone={(mask) => {
+          values={values}
+          set={set}
+          onClose={() => {
+            const { before } = painter;
+            painter.stop();
+            if (before) update((v) => withoutStart(v, before));
+          }}
+          onDone={(mask, run) => {
             update((v) => withMask(v, mask));
             painter.stop();
-            prompt.current?.focus();
+            if (run) void create();
+            else prompt.current?.focus();
           }}
         />
       )}
@@ -191,7 +201,7 @@ async function offerSettings(file: File): Promise<void> {
     const found = valuesFrom((await inspectWorkflow(file)).prompt);
     if (!found?.prompt) return;
     const { image: _image, imageSize: _size, mask: _mask, width: _width, height: _height, count: _count, denoise: _denoise, ...rest } = found;
-    toast("This picture says how it was made.", "info", {
+    toast("This picture contains the settings it was made with.", "info", {
       action: {
         label: "Use its settings",
         onSelect: () =>
@@ -211,6 +221,7 @@ function useHandoff() {
     const take = () => {
       const left = takeHandoff("create");
       if (!left) return;
+      if (left.job) useCreate.getState().bring(left.job);
       // Whoever starts from a picture wants another one, so its seed stays behind.
       const { seed, ...rest } = left.values ?? {};
       const values = left.image ? { ...rest, image: left.image, mask: null } : { ...rest, ...(seed !== undefined && { seed }) };

@@ -25,7 +25,7 @@ export class NeedsFile extends Error {
 
 function needed(what: string, folder: string, example: string): NeedsFile {
   const text = `This model needs ${what}. Put it (for example ${example}) into the folder models/${folder} and try again.`;
-  return new NeedsFile({ text, details: `none of the files in ${folder} has a name like ${example}`, fields: { model: text }, help: "models" });
+  return new NeedsFile({ text, details: "", fields: { model: text }, help: "models" });
 }
 
 /** The kit from names; throws where a file is missing. */
@@ -54,7 +54,7 @@ export async function kitOf(model: string): Promise<Kit> {
   const folder = folderOf(model);
   if (found?.family === null) {
     const text = "Fresco cannot draw with this model.";
-    throw new NeedsFile({ text, details: found.reason ?? "", fields: { model: text }, help: "models" });
+    throw new NeedsFile({ text, reason: found.reason, details: "", fields: { model: text }, help: "models" });
   }
   // A checkpoint of which nothing is known is used as one that has everything.
   const parts = found?.parts ?? (folder === "checkpoints" ? ["text", "vae"] : []);

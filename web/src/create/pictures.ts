@@ -39,7 +39,7 @@ function canvasOf({ width, height }: Size): [HTMLCanvasElement, CanvasRenderingC
 }
 
 function pngOf(canvas: HTMLCanvasElement): Promise<Blob> {
-  return new Promise((done, fail) => canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The picture could not be packed."))), "image/png"));
+  return new Promise((done, fail) => canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error("The picture could not be encoded."))), "image/png"));
 }
 
 /** Sends a picture of the user. Re-drawing it applies the camera's rotation and drops place and camera names. */

@@ -2,6 +2,7 @@
 import { useEffect, useState } from "react";
 import { sendJson } from "../api/client";
 import { isPicture } from "../api/files";
+import { kindOf } from "../gallery/outputs";
 import type { FileRef, Job, JobDetails } from "../api/types";
 import { filesOf, jobDetails, useLive } from "../state/live";
 import { cleaned, type CreateValues, defaultValues, valuesFrom } from "./values";
@@ -28,6 +29,13 @@ export function useDetails(job: Job | undefined): JobDetails | null {
 /** Its pictures; those a graph only shows on the way are left out where it keeps some. */
 export function picturesOf(details: JobDetails | null): FileRef[] {
   const all = details ? filesOf(details).filter(isPicture) : [];
+  const kept = all.filter((file) => file.type === "output");
+  return kept.length > 0 ? kept : all;
+}
+
+/** Pictures, films and sounds of a job, as `picturesOf` chooses them. */
+export function shownOf(details: JobDetails | null): FileRef[] {
+  const all = details ? filesOf(details).filter((file) => ["picture", "video", "audio"].includes(kindOf(file.filename))) : [];
   const kept = all.filter((file) => file.type === "output");
   return kept.length > 0 ? kept : all;
 }

@@ -2,8 +2,8 @@
 // page and coming back changes nothing.
 import { create } from "zustand";
 import { onBack, queuePrompt } from "../api/client";
-import { freshId } from "../api/identity";
-import type { UiWorkflow } from "../api/types";
+import { workflowId } from "../api/identity";
+import type { Job, UiWorkflow } from "../api/types";
 import { uiFromApi } from "../graph/fromApi";
 import { useInfo } from "../state/info";
 import { useLive } from "../state/live";
@@ -15,11 +15,15 @@ import { kitOf, NeedsFile } from "./kit";
 import { cleaned, COUNT_MAX, type CreateValues, rollSeed, seedsFor, withModel } from "./values";
 
 const KEY = "create.values";
+/** So many opened jobs stay among the recent pictures. */
+const OPENED = 12;
 
 interface CreateState {
   values: CreateValues;
-  /** The group on the stage; null follows what runs, or else shows the newest. */
+  /** The group on the stage, by its id or that of one of its jobs; null follows what runs, or else shows the newest. */
   shown: string | null;
+  /** Jobs of other origin that the user opened here. */
+  opened: Job[];
   /** Whether anything was asked for since the page was opened. */
   asked: boolean;
   problem: Problem | null;
@@ -28,6 +32,10 @@ interface CreateState {
   set(patch: Partial<CreateValues>): void;
   update(change: (v: CreateValues) => CreateValues): void;
   show(group: string | null): void;
+  /** Shows a job that was opened elsewhere on the page. */
+  bring(job: Job): void;
+  /** Jobs that were deleted are shown no more. */
+  dropped(jobs: readonly string[]): void;
   report(problem: Problem | null): void;
   mark(fields: Problem["fields"]): void;
   /** Queues what the form says; draws a new seed first unless it is locked. */
@@ -48,6 +56,7 @@ if (typeof addEventListener === "function") addEventListener("pagehide", () => r
 export const useCreate = create<CreateState>()((set, get) => ({
   values: cleaned(remembered(KEY, null)),
   shown: null,
+  opened: [],
   asked: false,
   problem: null,
   marks: {},
@@ -63,6 +72,12 @@ export const useCreate = create<CreateState>()((set, get) => ({
   },
   show(shown) {
     set({ shown });
+  },
+  bring(job) {
+    set((s) => ({ opened: [job, ...s.opened.filter((o) => o.id !== job.id)].slice(0, OPENED), shown: job.id }));
+  },
+  dropped(jobs) {
+    set((s) => ({ opened: s.opened.filter((o) => !jobs.includes(o.id)) }));
   },
   report(problem) {
     set({ problem });
@@ -96,11 +111,6 @@ export const useCreate = create<CreateState>()((set, get) => ({
 onBack(() => {
   if (useCreate.getState().problem?.away) useCreate.setState({ problem: null });
 });
-
-/** An id in the form the other editor expects of a workflow. */
-export function workflowId(hex = freshId()): string {
-  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-4${hex.slice(13, 16)}-a${hex.slice(17, 20)}-${hex.slice(20, 32)}`;
-}
 
 /** One job a picture: each is shown as soon as it is done and can be made again from its own seed. All of them carry one
  *  workflow id, by which they are found together. */

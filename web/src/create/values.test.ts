@@ -14,6 +14,7 @@ import {
   withMask,
   withModel,
   withoutImage,
+  withoutStart,
 } from "./values";
 
 const picture = { filename: "a.png", subfolder: "", type: "input" as const };
@@ -79,4 +80,10 @@ describe("cleaned", () => {
     const v = { ...withImage(defaultValues("m"), picture, { width: 64, height: 64 }), prompt: "x", loras: [{ name: "a", strength: -1 }] };
     expect(cleaned(JSON.parse(JSON.stringify(v)))).toEqual(v);
   });
+});
+
+it("gives back what the form was before a picture was taken to start from, and nothing else", () => {
+  const before = { ...defaultValues("v1-5.safetensors"), prompt: "a fox" };
+  const started = { ...withImage(before, picture, { width: 300, height: 200 }), denoise: CHANGE_AREA, prompt: "a hat", steps: 7 };
+  expect(withoutStart(started, before)).toEqual({ ...before, steps: 7 });
 });

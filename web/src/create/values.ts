@@ -108,6 +108,12 @@ export function withoutImage(v: CreateValues): CreateValues {
   return { ...v, image: null, imageSize: null, mask: null, width: home, height: home };
 }
 
+/** The form as it was before a picture was taken to start from; what else was changed since stays. */
+export function withoutStart(v: CreateValues, before: CreateValues): CreateValues {
+  const { prompt, image, imageSize, mask, denoise, width, height } = before;
+  return { ...v, prompt, image, imageSize, mask, denoise, width, height };
+}
+
 export function withMask(v: CreateValues, mask: FileRef | null): CreateValues {
   const before = v.mask ? CHANGE_AREA : CHANGE_PICTURE;
   const after = mask ? CHANGE_AREA : CHANGE_PICTURE;

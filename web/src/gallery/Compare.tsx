@@ -214,7 +214,7 @@ export function Compare({ a, b }: { a: Side; b: Side }) {
           {error}
         </EmptyState>
       )}
-      {!error && !pair && <p role="status">Fetching…</p>}
+      {!error && !pair && <p role="status">Loading…</p>}
       {!error && left && right && (
         <>
           <div className={css.heads}>

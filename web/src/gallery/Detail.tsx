@@ -204,14 +204,14 @@ export function Detail({ id }: { id: string }) {
       {error && !details ? (
         <EmptyState
           icon="imageOff"
-          title={error instanceof ApiError && error.status === 404 ? "This result is not there any more" : "This result could not be fetched"}
+          title={error instanceof ApiError && error.status === 404 ? "This result no longer exists" : "This result could not be loaded"}
           action={<Button onClick={() => go("#/gallery")}>All results</Button>}
         >
           {error instanceof ApiError && error.status === 404 ? "It may have been deleted." : error.message}
         </EmptyState>
       ) : !details || !summary ? (
         <p role="status" className={css.wait}>
-          Fetching…
+          Loading…
         </p>
       ) : (
         <div className={css.parts}>
@@ -246,7 +246,7 @@ export function Detail({ id }: { id: string }) {
               </p>
             )}
             {details.status === "in_progress" && <RunningCard job={details} />}
-            {!shown && details.status === "completed" && summary.outputs.texts.length === 0 && <p className={css.note}>This run left no files.</p>}
+            {!shown && details.status === "completed" && summary.outputs.texts.length === 0 && <p className={css.note}>This run produced no files.</p>}
           </div>
           <aside className={css.side} aria-label="Settings and actions">
             <div className={css.actions}>

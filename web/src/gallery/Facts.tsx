@@ -25,7 +25,7 @@ export function Facts({ details, summary, size }: { details: JobDetails; summary
     const real = `${size.width} × ${size.height}`;
     const asked = rows.find((r) => r.name === "Size");
     // What came out counts; what was asked for stays in view where it differs.
-    if (asked && asked.value !== real) asked.name = "Size asked for";
+    if (asked && asked.value !== real) asked.name = "Requested size";
     add("Size", real);
   }
   add("Time taken", duration(tookMs(details)));

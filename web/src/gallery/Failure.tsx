@@ -15,7 +15,7 @@ export function Failure({ details }: { details: JobDetails }) {
     <section className={css.failure} aria-label="What went wrong">
       <div className={css.failHead}>
         <Icon name="warning" size={24} />
-        <h2>This did not work</h2>
+        <h2>This job failed</h2>
       </div>
       {where && (
         <p>
@@ -27,7 +27,7 @@ export function Failure({ details }: { details: JobDetails }) {
         <CopyButton text={[message, trace].filter(Boolean).join("\n\n")} what="the error" />
       </div>
       {(trace || error.exception_type) && (
-        <Disclosure title="Details for experts">
+        <Disclosure title="Technical details">
           <pre className={css.trace}>{[error.exception_type, trace].filter(Boolean).join("\n\n")}</pre>
         </Disclosure>
       )}

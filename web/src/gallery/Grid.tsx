@@ -56,7 +56,8 @@ function useWindow(element: React.RefObject<HTMLDivElement | null>) {
   return seen;
 }
 
-export function Grid({ jobs, onEnd }: { jobs: Job[]; onEnd(): void }) {
+/** `more`: there are older results that were not fetched yet, so the last day's number is not its whole. */
+export function Grid({ jobs, more, onEnd }: { jobs: Job[]; more: boolean; onEnd(): void }) {
   const root = useRef<HTMLDivElement>(null);
   const { width, top, bottom } = useWindow(root);
   const { selected, selecting, toggle, select } = useSession();
@@ -166,7 +167,7 @@ export function Grid({ jobs, onEnd }: { jobs: Job[]; onEnd(): void }) {
         return (
           <section key={key} className={css.day} style={{ top: box.top, height: box.height }} aria-label={label}>
             <h2 className={css.label}>
-              {label} <span className={css.number}>{list.length}</span>
+              {label} <span className={css.number}>{more && day === days.length - 1 ? `${list.length}+` : list.length}</span>
             </h2>
             <div role="list" className={css.tiles}>
               {list.slice(from, to).map((job, i) => {

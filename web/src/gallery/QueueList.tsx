@@ -59,14 +59,14 @@ function Row({ job, place, count, shift, dragged, onMove, onGrab }: RowProps) {
         icon={held ? "play" : "pause"}
         label={`${held ? "Release" : "Hold"} ${name}`}
         pressed={held}
-        onClick={() => tell(setHeld(job.id, !held), held ? "Could not be released" : "Could not be held")}
+        onClick={() => tell(setHeld(job.id, !held), held ? "Could not be released" : "Could not be put on hold")}
       />
       <Menu
         button={{ label: `More for ${name}`, icon: "more", size: "s" }}
         items={[
-          { label: "To the top", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "top") },
-          { label: "Up", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "up") },
-          { label: "Down", icon: "down", disabled: place === count - 1, onSelect: () => onMove(job.id, "down") },
+          { label: "Move to the top", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "top") },
+          { label: "Move up", icon: "up", disabled: place === 0, onSelect: () => onMove(job.id, "up") },
+          { label: "Move down", icon: "down", disabled: place === count - 1, onSelect: () => onMove(job.id, "down") },
         ]}
       />
       <IconButton size="s" icon="close" label={`Cancel ${name}`} onClick={() => tell(cancel([job.id]), "Could not be cancelled")} />

@@ -32,7 +32,7 @@ export function RunningCard({ job }: { job: Job }) {
   const words = running?.begun ? `${step} · ${duration(elapsed)}` : step;
   return (
     <article className={css.running} aria-label={`Running: ${title}`}>
-      <div className={css.preview}>{preview ? <img src={preview.url} alt="How the picture looks so far" /> : <Icon name="wand" size={28} />}</div>
+      <div className={css.preview}>{preview ? <img src={preview.url} alt="The picture so far" /> : <Icon name="wand" size={28} />}</div>
       <div className={css.words}>
         <a className={css.title} href={detailHash(job.id)}>
           {title}
@@ -64,10 +64,12 @@ export function QueuePanel() {
   const [clearing, setClearing] = useState(false);
   const active = jobs.filter((j) => j.status === "in_progress");
   const pending = waiting(jobs);
+  const empty = loaded && active.length === 0 && pending.length === 0;
   return (
-    <section className={css.panel} aria-label="Queue">
+    <section className={css.panel} aria-label="Queue" data-empty={(empty && !paused) || undefined}>
       <div className={css.head}>
         <h2>Queue</h2>
+        {empty && <p className={css.empty}>The queue is empty.</p>}
         <Button size="s" icon={paused ? "play" : "pause"} onClick={() => tell(setPaused(!paused), paused ? "Could not resume" : "Could not pause")}>
           {paused ? "Resume" : "Pause"}
         </Button>
@@ -79,21 +81,20 @@ export function QueuePanel() {
       </div>
       {paused && (
         <p className={css.paused} role="status">
-          <Icon name="pause" size={18} /> Paused. {active.length > 0 ? "The running job goes on, nothing new starts." : "Nothing starts until you resume."}
+          <Icon name="pause" size={18} /> Paused. {active.length > 0 ? "The running job goes on; nothing new starts." : "Nothing starts until you resume."}
         </p>
       )}
       {active.map((job) => (
         <RunningCard key={job.id} job={job} />
       ))}
       {pending.length > 0 && <QueueList jobs={pending} />}
-      {loaded && active.length === 0 && pending.length === 0 && <p className={css.empty}>Nothing waits. What you ask for appears here until it is made.</p>}
       <Dialog
         open={clearing}
         onClose={() => setClearing(false)}
         title="Clear the queue?"
         actions={
           <>
-            <Button onClick={() => setClearing(false)}>Keep</Button>
+            <Button onClick={() => setClearing(false)}>{pending.length === 1 ? "Keep it" : "Keep them"}</Button>
             <Button
               variant="danger"
               icon="trash"
@@ -102,14 +103,15 @@ export function QueuePanel() {
                 tell(cancel(pending.map((j) => j.id)), "The queue could not be cleared");
               }}
             >
-              Cancel {pending.length === 1 ? "it" : "them"}
+              Cancel {pending.length === 1 ? "1 job" : `${pending.length} jobs`}
             </Button>
           </>
         }
       >
         <p>
-          {pending.length === 1 ? "The waiting job is" : `All ${pending.length} waiting jobs are`} cancelled.{" "}
-          {active.length > 0 ? "The running one goes on." : ""} You can find them in the gallery with the filter “Cancelled” and run them again.
+          {pending.length === 1 ? "The waiting job" : `All ${pending.length} waiting jobs`} will be cancelled.{" "}
+          {active.length > 0 ? "The running one goes on." : ""} You can find {pending.length === 1 ? "it" : "them"} in Gallery with the filter “Cancelled” and
+          run {pending.length === 1 ? "it" : "them"} again.
         </p>
       </Dialog>
     </section>

@@ -85,7 +85,7 @@ export function Results() {
           Not all results could be searched: {readError}
         </p>
       )}
-      {results.length > 0 && <Grid jobs={results} onEnd={more} />}
+      {results.length > 0 && <Grid jobs={results} more={hasMore} onEnd={more} />}
       {results.length === 0 &&
         loaded &&
         !reading &&
@@ -104,12 +104,12 @@ export function Results() {
               </Button>
             }
           >
-            Everything you make appears here, with the prompt and settings that made it.
+            Everything you create appears here, with its prompt and settings.
           </EmptyState>
         ))}
       {loading && (
         <p className={css.note} role="status">
-          Fetching more…
+          Loading more…
         </p>
       )}
       <SelectionBar results={results} />

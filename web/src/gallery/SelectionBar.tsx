@@ -117,7 +117,7 @@ export function SelectionBar({ results }: { results: Job[] }) {
       <Button variant="quiet" size="s" onClick={() => (n < results.length ? select(results.map((j) => j.id)) : select([]))}>
         {n < results.length ? "All" : "None"}
       </Button>
-      <IconButton icon="close" label="End selecting" onClick={() => setSelecting(false)} />
+      <IconButton icon="close" label="Done selecting" onClick={() => setSelecting(false)} />
       <DeleteDialog
         ids={selected}
         open={deleting}

@@ -31,7 +31,7 @@ function Face({ job, summary }: { job: Job; summary: Summary | undefined }) {
     return (
       <div className={`${thumb.stand} ${thumb.bad}`}>
         <Icon name="warning" size={28} />
-        <span className={css.reason}>{job.execution_error?.exception_message || "It did not work"}</span>
+        <span className={css.reason}>{job.execution_error?.exception_message || "It failed"}</span>
       </div>
     );
   }

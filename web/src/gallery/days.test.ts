@@ -25,6 +25,6 @@ test("days are newest first, jobs keep their order, jobs without a time come las
   expect(days.map((d) => [d.label, d.jobs.map((j) => j.id)])).toEqual([
     ["Today", ["a", "c"]],
     ["Yesterday", ["b"]],
-    ["Some time ago", ["x"]],
+    ["Date unknown", ["x"]],
   ]);
 });

@@ -20,7 +20,7 @@ export function dayKey(time: number | undefined): string {
 
 /** "Today", "Yesterday", a weekday within the last week, else the date. */
 export function dayLabel(key: string, now: Date): string {
-  if (key === "unknown") return "Some time ago";
+  if (key === "unknown") return "Date unknown";
   const [y, m, d] = key.split("-").map(Number) as [number, number, number];
   const day = new Date(y, m - 1, d);
   const today = new Date(now.getFullYear(), now.getMonth(), now.getDate());

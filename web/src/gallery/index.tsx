@@ -43,6 +43,10 @@ export default function Gallery() {
 function Overview() {
   const { tab, setTab } = useSession();
   const count = useLive(queueCount);
+  const paused = useLive((s) => s.queue.paused);
+  const loaded = useLive((s) => s.loaded);
+  // An empty queue takes no column of its own; where it was paused, that has to be seen.
+  const folded = loaded && count === 0 && !paused;
   return (
     <View title="Gallery" full>
       <div className={css.tabs} role="group" aria-label="Part of the gallery">
@@ -53,7 +57,7 @@ function Overview() {
           Queue{count > 0 ? ` (${count})` : ""}
         </Button>
       </div>
-      <div className={css.parts} data-tab={tab}>
+      <div className={css.parts} data-tab={tab} data-folded={folded || undefined}>
         <div className={css.results}>
           <Results />
         </div>

@@ -1,6 +1,7 @@
 // Deleting results: their files first, then their entries; whatever could not be deleted stays and is named.
 import { ApiError, sendJson } from "../api/client";
 import type { FileRef, Job } from "../api/types";
+import { useCreate } from "../create/store";
 import { jobDetails, useLive } from "../state/live";
 import { useFavourites } from "./favourites";
 import { forget, useKnown } from "./known";
@@ -75,17 +76,19 @@ async function filesOf(id: string): Promise<FileRef[]> {
 
 /** Deletes results with their files. The tiles vanish at once and come back where that fails. */
 export async function removeJobs(ids: readonly string[]): Promise<Removal> {
-  const before = useLive.getState().jobs;
+  const { jobs: before, created } = useLive.getState();
   const asked = new Set(ids);
-  useLive.setState({ jobs: before.filter((job) => !asked.has(job.id)) });
+  const left = (jobs: readonly Job[]) => jobs.filter((job) => !asked.has(job.id));
+  useLive.setState({ jobs: left(before), created: left(created) });
   try {
     const own = new Map<string, FileRef[]>();
     for (const id of ids) own.set(id, await filesOf(id));
-    const { files, kept } = removable(own, filesOfOthers(before, asked));
+    const { files, kept } = removable(own, filesOfOthers([...before, ...created], asked));
     const failed = stillThere((await deleteFiles(files)).failed);
     const gone = finished(own, failed);
     if (gone.length > 0) await sendJson("POST", "/api/history", { delete: gone });
     forget(gone);
+    useCreate.getState().dropped(gone);
     const starred = gone.filter((id) => useFavourites.getState().ids.has(id));
     if (starred.length > 0)
       await useFavourites
@@ -94,7 +97,7 @@ export async function removeJobs(ids: readonly string[]): Promise<Removal> {
         .catch(() => undefined);
     return { gone, failed, kept };
   } catch (e) {
-    useLive.setState({ jobs: before });
+    useLive.setState({ jobs: before, created });
     throw e;
   } finally {
     await useLive

@@ -21,7 +21,7 @@ export function fitsCreate(details: JobDetails): boolean {
 export function sendToCreate(details: JobDetails): void {
   const values = valuesOf(details);
   if (!values) return;
-  setHandoff({ to: "create", values });
+  setHandoff({ to: "create", values, job: details });
   go("#/create");
 }
 
@@ -62,5 +62,5 @@ export async function runAgain(details: JobDetails, newSeed: boolean): Promise<s
     .getState()
     .refresh()
     .catch(() => undefined);
-  return !newSeed && hasHugeNumber(prompt) ? "A number in it is too large for a browser, so the picture may differ." : null;
+  return !newSeed && hasHugeNumber(prompt) ? "It contains a number that is too large for a browser, so the picture may differ." : null;
 }

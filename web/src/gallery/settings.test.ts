@@ -31,7 +31,7 @@ test("a summary of a graph that Create does not know still has a title, a model 
     workflow: { prompt, extra_data: {} },
     outputs: { "10": { images: [{ filename: "x_1.png", subfolder: "", type: "output" }] } },
   });
-  expect(s).toMatchObject({ title: "a long text of words", model: "big/flux.gguf", seed: "7", workflow: "Own workflow, 5 nodes" });
+  expect(s).toMatchObject({ title: "a long text of words", model: "big/flux.gguf", seed: "7", workflow: "Custom workflow, 5 nodes" });
   for (const word of ["a long text", "flux.gguf", "x_1.png"]) expect(s.haystack).toContain(word);
   expect(summarise({ id: "j", workflow: { prompt: {}, extra_data: {} } }).title).toBe("No prompt");
   expect(modelName("big/flux.v2.gguf")).toBe("flux.v2");

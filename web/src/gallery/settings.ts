@@ -160,7 +160,7 @@ function workflowLabel(details: Pick<JobDetails, "workflow">, plain: boolean): s
   if (typeof named === "string") return named;
   const count = Object.keys(details.workflow?.prompt ?? {}).length;
   const nodes = `${count} ${count === 1 ? "node" : "nodes"}`;
-  return plain ? `Text to picture, ${nodes}` : `Own workflow, ${nodes}`;
+  return plain ? `Text to picture, ${nodes}` : `Custom workflow, ${nodes}`;
 }
 
 /** "under 0.1 s", "0.4 s", "12 s", "3 min 5 s". */

@@ -159,10 +159,10 @@ export function Inspector() {
           Rename
         </Button>
         <Button size="s" icon="eyeOff" onClick={muteSelected}>
-          {node.mode === 2 ? "Switch on" : "Switch off"}
+          {node.mode === 2 ? "Turn on" : "Turn off"}
         </Button>
         <Button size="s" icon="redo" onClick={bypassSelected}>
-          {node.mode === 4 ? "Do not bypass" : "Bypass"}
+          {node.mode === 4 ? "Stop bypassing" : "Bypass"}
         </Button>
         <Button size="s" icon="chevron" onClick={foldSelected}>
           {node.flags?.collapsed ? "Unfold" : "Fold"}

@@ -18,7 +18,7 @@ export function NoteText({ row, node, title }: { row: Row; node: string; title: 
         ref={area}
         className={`${css.area} nowheel nodrag`}
         aria-label={row.label}
-        placeholder="Write a note; Markdown is shown as such"
+        placeholder="Write a note. Markdown is formatted."
         value={text}
         spellCheck={false}
         onFocus={() => setWriting(true)}

@@ -85,7 +85,7 @@ function Open({ request }: { request: Request }) {
         ))}
         {found.length === 0 && (
           <li className={css.none} role="presentation">
-            Nothing like that here.
+            Nothing matches.
           </li>
         )}
       </ul>

@@ -68,7 +68,7 @@ function Open({ request }: { request: SearchRequest }) {
         ))}
         {found.length === 0 && (
           <li className={css.none} role="presentation">
-            {info ? "No node like that." : "Asking the server for its nodes…"}
+            {info ? "No node matches." : "Loading the list of nodes…"}
           </li>
         )}
       </ul>

@@ -4,10 +4,10 @@ import { Button, Dialog, EmptyState, Field, IconButton, TextInput, toast } from 
 import { COMMANDS, type Tools } from "./commands";
 import { renameNode } from "./edits";
 import { cleanName, listFiles, openFile, removeFile, saveFile } from "./files";
-import { definition, findNode, graphAt } from "./format";
+import { definition, type Doc, findNode, graphAt, type NodeId } from "./format";
 import { titleOf } from "./rows";
 import { renameDefinition } from "./subgraph";
-import { selection, theDoc, theScope, useGraph } from "./store";
+import { scopeOf, selection, type Step, theDoc, theScope, useGraph } from "./store";
 import { useInfo } from "../state/info";
 import css from "./Sheets.module.css";
 
@@ -42,7 +42,7 @@ function Files({ tools }: { tools: Tools }) {
         </Button>
       }
     >
-      {names === null && <p role="status">Looking…</p>}
+      {names === null && <p role="status">Loading…</p>}
       {names?.length === 0 && <EmptyState title="Nothing saved yet">Workflows you save appear here, and in ComfyUI too.</EmptyState>}
       {names !== null && names.length > 0 && (
         <>
@@ -57,7 +57,7 @@ function Files({ tools }: { tools: Tools }) {
                 </button>
                 {asking === n ? (
                   <Button size="s" variant="danger" onClick={() => void removeFile(n).then(() => setNames((l) => l?.filter((x) => x !== n) ?? null), failed)}>
-                    Delete for good
+                    Delete permanently
                   </Button>
                 ) : (
                   <IconButton label={`Delete ${n}`} icon="trash" onClick={() => setAsking(n)} />
@@ -103,7 +103,10 @@ function SaveAs() {
           save();
         }}
       >
-        <Field label="Name" hint={exists ? `There is a workflow named ${clean}; saving replaces it.` : "Kept with your other workflows; ComfyUI finds it too."}>
+        <Field
+          label="Name"
+          hint={exists ? `A workflow named “${clean}” already exists. Saving replaces it.` : "Saved with your other workflows, where ComfyUI finds it too."}
+        >
           <TextInput value={name} onChange={setName} autoFocus />
         </Field>
       </form>
@@ -139,7 +142,7 @@ function Rename() {
           save();
         }}
       >
-        <Field label="Title" hint="Empty gives the node its usual title back.">
+        <Field label="Title" hint="Leave it empty to restore the usual title.">
           <TextInput value={title} onChange={setTitle} autoFocus />
         </Field>
       </form>
@@ -181,7 +184,80 @@ function CommandList({ tools }: { tools: Tools }) {
           </li>
         ))}
       </ul>
-      <p className={css.hint}>Drag the empty canvas to move it, hold Shift and drag to select, press the arrow keys to move what is selected.</p>
+      <p className={css.hint}>Drag the canvas to move it. Hold Shift and drag to select. Arrow keys move the selection.</p>
+    </Dialog>
+  );
+}
+
+interface Place {
+  path: Step[];
+  id: NodeId;
+  title: string;
+  type: string;
+}
+
+/** Deeper sub-graphs than this are not looked into. */
+const DEPTH = 8;
+
+/** All nodes of the open workflow with the sub-graphs that lead to them. */
+function placesOf(doc: Doc): Place[] {
+  const info = useInfo.getState().info;
+  const found: Place[] = [];
+  const look = (path: Step[]) => {
+    for (const node of graphAt(doc, scopeOf(path)).nodes) {
+      const inner = definition(doc, node.type);
+      found.push({ path, id: node.id, title: titleOf(doc, node, info), type: inner ? "Sub-graph" : node.type });
+      if (inner && path.length < DEPTH) look([...path, { def: node.type, node: node.id }]);
+    }
+  };
+  look([]);
+  return found;
+}
+
+function Find({ tools }: { tools: Tools }) {
+  const [typed, setTyped] = useState("");
+  const all = useMemo(() => placesOf(theDoc()), []);
+  const found = useMemo(() => {
+    const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
+    return all.filter((p) => words.every((w) => `${p.title} ${p.type} ${p.id}`.toLowerCase().includes(w)));
+  }, [all, typed]);
+  const show = (place: Place | undefined) => {
+    if (!place) return;
+    close();
+    const id = String(place.id);
+    const there = JSON.stringify(useGraph.getState().path) === JSON.stringify(place.path);
+    if (!there) useGraph.setState({ path: place.path });
+    useGraph.getState().select([id]);
+    // Another graph is drawn first, and then shows all of itself.
+    const soon = () => requestAnimationFrame(() => requestAnimationFrame(() => tools.fit([id])));
+    if (there) tools.fit([id]);
+    else requestAnimationFrame(soon);
+  };
+  return (
+    <Dialog open onClose={close} title="Find a node">
+      <form
+        onSubmit={(e) => {
+          e.preventDefault();
+          show(found[0]);
+        }}
+      >
+        <Field label="Title, class or number">
+          <TextInput value={typed} onChange={setTyped} autoFocus />
+        </Field>
+      </form>
+      <ul className={css.files}>
+        {found.map((p) => (
+          <li key={[...p.path.map((s) => s.node), p.id].join(":")}>
+            <button type="button" onClick={() => show(p)}>
+              {p.title}
+              <small>
+                {p.type === p.title ? "" : `${p.type}, `}node {[...p.path.map((s) => s.node), p.id].join(":")}
+              </small>
+            </button>
+          </li>
+        ))}
+      </ul>
+      {found.length === 0 && <p className={css.hint}>{all.length === 0 ? "This workflow has no nodes yet." : "No node of this workflow matches."}</p>}
     </Dialog>
   );
 }
@@ -191,6 +267,7 @@ export function Sheets({ tools }: { tools: Tools }) {
   if (sheet === "files") return <Files tools={tools} />;
   if (sheet === "saveAs") return <SaveAs />;
   if (sheet === "rename") return <Rename />;
+  if (sheet === "find") return <Find tools={tools} />;
   if (sheet === "commands") return <CommandList tools={tools} />;
   return null;
 }

@@ -104,7 +104,7 @@ export function Toolbar({ tools }: { tools: Tools }) {
         {problems > 0 && (
           <Button variant="danger" size="s" icon="warning" onClick={() => void command("problem").run(tools)}>
             {problems}
-            <span className="hidden-visually"> nodes need a look</span>
+            <span className="hidden-visually"> nodes need attention</span>
           </Button>
         )}
         {waiting > 0 && <span className={css.waiting}>{waiting} waiting</span>}

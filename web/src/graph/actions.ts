@@ -9,7 +9,7 @@ import { boundsOf } from "./flow";
 import { definition, findNode, graphAt, linkIndex, MODE, type Doc, type NodeId } from "./format";
 import { layered } from "./layout";
 import { makeNode } from "./make";
-import { boxOf, TITLE } from "./metrics";
+import { boxOf, freePlace, TITLE } from "./metrics";
 import { classSpec } from "./schema";
 import { inputsOf, outputsOf } from "./slots";
 import { flatId, selection, theDoc, theScope, useGraph, type SearchRequest } from "./store";
@@ -25,7 +25,12 @@ export function addFromSearch(type: string, request: SearchRequest): void {
   const spec = classSpec(info(), type);
   let added: number | null = null;
   edit((doc) => {
-    const made = addNode(doc, scope, (id) => makeNode(type, id, [Math.round(request.flow.x), Math.round(request.flow.y)], spec));
+    const made = addNode(doc, scope, (id) => {
+      const fresh = makeNode(type, id, [Math.round(request.flow.x), Math.round(request.flow.y)], spec);
+      const others = graphAt(doc, scope).nodes.map((n) => boxOf(n, classSpec(info(), n.type)));
+      const { x, y } = freePlace(boxOf(fresh, spec), others);
+      return { ...fresh, pos: [x, y + TITLE] };
+    });
     added = made.id;
     let out = made.doc;
     const node = findNode(graphAt(out, scope), made.id);

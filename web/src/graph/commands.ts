@@ -72,11 +72,13 @@ export const COLOURS: { label: string; value: { color: string; bgcolor: string }
   { label: "Yellow", value: { color: "#432", bgcolor: "#653" } },
 ];
 
-const fileName = () => `${(useGraph.getState().name ?? "workflow").split("/").at(-1)}`;
+/** What the open workflow is called, if it is. */
+const docName = () => (useGraph.getState().name ?? useGraph.getState().suggested)?.split("/").at(-1);
+const fileName = () => docName() ?? "workflow";
 
 export const COMMANDS: Command[] = [
   { id: "run", label: "Run", keys: "Ctrl+Enter", icon: "play", where: "run", run: () => queueDoc(1) },
-  { id: "runFirst", label: "Run before all others", keys: "Ctrl+Shift+Enter", icon: "play", where: "run", run: () => queueDoc(1, true) },
+  { id: "runFirst", label: "Run at the front of the queue", keys: "Ctrl+Shift+Enter", icon: "play", where: "run", run: () => queueDoc(1, true) },
   { id: "cancel", label: "Cancel the running job", keys: "Ctrl+Alt+Enter", icon: "stop", where: "run", run: (t) => t.cancel() },
   {
     id: "problem",
@@ -93,7 +95,7 @@ export const COMMANDS: Command[] = [
   { id: "new", label: "New workflow", icon: "plus", where: "file", run: () => openDoc(emptyDoc(), null, false) },
   {
     id: "starter",
-    label: "New from words to picture",
+    label: "New text-to-picture workflow",
     icon: "create",
     where: "file",
     run: () => {
@@ -135,7 +137,7 @@ export const COMMANDS: Command[] = [
     icon: "apps",
     where: "file",
     run: () => {
-      setHandoff({ to: "apps", workflow: theDoc() as unknown as UiWorkflow });
+      setHandoff({ to: "apps", workflow: theDoc() as unknown as UiWorkflow, name: docName() });
       go("#/apps");
     },
   },
@@ -178,12 +180,12 @@ export const COMMANDS: Command[] = [
   { id: "selectAll", label: "Select all", keys: "Ctrl+A", where: "edit", run: selectAll },
 
   { id: "rename", label: "Rename", keys: "F2", icon: "edit", where: "node", enabled: some, run: () => useGraph.setState({ sheet: "rename" }) },
-  { id: "mute", label: "Switch off or on", keys: "Ctrl+M", icon: "eyeOff", where: "node", enabled: some, run: muteSelected },
-  { id: "bypass", label: "Bypass or not", keys: "Ctrl+B", icon: "redo", where: "node", enabled: some, run: bypassSelected },
+  { id: "mute", label: "Turn off or on", keys: "Ctrl+M", icon: "eyeOff", where: "node", enabled: some, run: muteSelected },
+  { id: "bypass", label: "Bypass or restore", keys: "Ctrl+B", icon: "redo", where: "node", enabled: some, run: bypassSelected },
   { id: "fold", label: "Fold or unfold", keys: "Alt+C", icon: "chevron", where: "node", enabled: some, run: foldSelected },
-  { id: "group", label: "Put a group around", keys: "Ctrl+G", icon: "compare", where: "node", enabled: some, run: groupSelected },
-  { id: "gather", label: "Gather into a sub-graph", keys: "Ctrl+Shift+E", icon: "layers", where: "node", enabled: some, run: gatherSelected },
-  { id: "unpack", label: "Take the sub-graph apart", icon: "layers", where: "node", enabled: instances, run: unpackSelected },
+  { id: "group", label: "Group the selection", keys: "Ctrl+G", icon: "compare", where: "node", enabled: some, run: groupSelected },
+  { id: "gather", label: "Make a sub-graph", keys: "Ctrl+Shift+E", icon: "layers", where: "node", enabled: some, run: gatherSelected },
+  { id: "unpack", label: "Unpack the sub-graph", icon: "layers", where: "node", enabled: instances, run: unpackSelected },
   { id: "enter", label: "Open the sub-graph", icon: "layers", where: "node", enabled: instances, run: enterSelected },
   {
     id: "inspect",
@@ -207,6 +209,7 @@ export const COMMANDS: Command[] = [
     }),
   ),
 
+  { id: "find", label: "Find a node in this workflow…", keys: "Ctrl+F", icon: "search", where: "view", run: () => useGraph.setState({ sheet: "find" }) },
   { id: "fit", label: "Show everything", keys: ".", icon: "fit", where: "view", run: (t) => t.fit() },
   {
     id: "fitSelection",
@@ -229,7 +232,7 @@ export const COMMANDS: Command[] = [
       requestAnimationFrame(() => t.fit());
     },
   },
-  { id: "look", label: "Look for new models", keys: "R", icon: "refresh", where: "view", run: () => lookAgain().catch((e: unknown) => void failed(e)) },
+  { id: "look", label: "Refresh the list of models", keys: "R", icon: "refresh", where: "view", run: () => lookAgain().catch((e: unknown) => void failed(e)) },
   {
     id: "leave",
     label: "Leave the sub-graph",

@@ -66,7 +66,7 @@ function depends(graph: Graph, from: NodeId, to: NodeId): boolean {
 
 /** Why two ends cannot be connected; null where they can. */
 export function refusal(doc: Doc, scope: Scope, from: OutEnd, to: InEnd, info: ObjectInfo | null): string | null {
-  if (same(from.node, to.node)) return "A node cannot feed itself.";
+  if (same(from.node, to.node)) return "A node cannot be connected to itself.";
   const graph = graphAt(doc, scope);
   const origin = findNode(graph, from.node);
   const out = outType(doc, scope, from, info);
@@ -74,10 +74,10 @@ export function refusal(doc: Doc, scope: Scope, from: OutEnd, to: InEnd, info: O
   if (origin?.type === "PrimitiveNode") {
     const target = findNode(graph, to.node);
     const view = target && inputsOf(target, classSpec(info, target.type), definition(doc, target.type)).find((i) => i.key === to.key);
-    if (!view?.widget && target?.type !== "Reroute") return "A primitive can only feed a value.";
+    if (!view?.widget && target?.type !== "Reroute") return "A primitive can only be connected to a value.";
   }
   if (!fits(out, into)) return `${out} does not fit ${into}.`;
-  if (depends(graph, from.node, to.node)) return "That would make a circle.";
+  if (depends(graph, from.node, to.node)) return "That would make a loop.";
   return null;
 }
 

@@ -1,4 +1,6 @@
 // Documents in files: the user's workflows (where ComfyUI keeps them too), dropped files, downloads.
+import { nameFromFile } from "../apps/appFile";
+import { adviseOnModel, isModelFile } from "../shell/drops";
 import { ApiError, inspectWorkflow, userdata } from "../api/client";
 import type { ApiPrompt, ObjectInfo } from "../api/types";
 import { familyOf } from "../create/family";
@@ -13,14 +15,16 @@ import { isDirty, theDoc, useGraph } from "./store";
 
 const FOLDER = "workflows";
 
-/** Opens a document. The one that was open can be brought back, by the message's button or by undoing. */
-export function openDoc(doc: Doc, name: string | null, saved: boolean): void {
+/** Opens a document; `suggested` is what to call it where it was never saved. The one that was open can be brought back, by the
+ *  message's button or by undoing. */
+export function openDoc(doc: Doc, name: string | null, saved: boolean, suggested: string | null = null): void {
   const { opened, history, open } = useGraph.getState();
   const lost = opened > 0 && history.present.nodes.length > 0 && isDirty(useGraph.getState());
   open(doc, name, saved);
+  useGraph.setState({ suggested });
   rememberJobs([]);
   if (lost)
-    toast("Another workflow was opened. Undo leads back to yours.", "info", { action: { label: "Go back", onSelect: () => useGraph.getState().goBack() } });
+    toast("Another workflow was opened. Undo brings yours back.", "info", { action: { label: "Go back", onSelect: () => useGraph.getState().goBack() } });
   void lookForLacks();
 }
 
@@ -34,7 +38,7 @@ export async function listFiles(): Promise<string[]> {
 
 export async function openFile(name: string): Promise<void> {
   const doc = asDoc(await userdata.read<unknown>(`${FOLDER}/${name}.json`));
-  if (!doc) throw new Error("That file holds no workflow.");
+  if (!doc) throw new Error("That file contains no workflow.");
   openDoc(doc, name, true);
 }
 
@@ -69,18 +73,19 @@ export function cleanName(typed: string): string {
 
 /** Opens a file from the disk: UI or API JSON, or a picture with its workflow inside. */
 export async function importFile(file: File): Promise<void> {
-  const name = file.name.replace(/\.[^.]*$/, "");
+  const name = nameFromFile(file.name) || file.name;
+  if (isModelFile(file.name)) return adviseOnModel(file.name);
   if (file.name.toLowerCase().endsWith(".json") || file.type === "application/json") {
     let raw: unknown;
     try {
       raw = JSON.parse(await file.text());
     } catch {
-      toast(`${file.name} is no readable JSON.`, "bad");
+      toast(`${file.name} is not valid JSON.`, "bad");
       return;
     }
     const doc = asDoc(raw) ?? asDoc((raw as { workflow?: unknown } | null)?.workflow);
     if (doc) {
-      openDoc(doc, null, false);
+      openDoc(doc, null, false, name);
       toast(`Opened ${name}.`, "good", { duration: 2500 });
       return;
     }
@@ -88,15 +93,15 @@ export async function importFile(file: File): Promise<void> {
   try {
     const inspection = await inspectWorkflow(file);
     const info = await useInfo.getState().load();
-    if (!asDoc(inspection.workflow) && Object.keys(inspection.prompt).length === 0) throw new Error(`${file.name} holds no workflow.`);
+    if (!asDoc(inspection.workflow) && Object.keys(inspection.prompt).length === 0) throw new Error(`${file.name} contains no workflow.`);
     const doc = asDoc(inspection.workflow) ?? (uiFromApi(inspection.prompt, info) as unknown as Doc);
-    openDoc(doc, null, false);
+    openDoc(doc, null, false, name);
     for (const w of inspection.warnings.slice(0, 2)) toast(w, "warn");
     toast(`Opened ${name}.`, "good", { duration: 2500 });
   } catch (e) {
     toast(
       e instanceof ApiError && e.type === "invalid_workflow"
-        ? `${file.name} holds no workflow: ${e.details || e.message}.`
+        ? `${file.name} contains no workflow: ${e.details || e.message}.`
         : e instanceof Error
           ? e.message
           : String(e),

@@ -32,8 +32,7 @@ async function takeOver(): Promise<boolean> {
   if (!handoff) return false;
   const info = await useInfo.getState().load();
   const doc = asDoc(handoff.workflow) ?? (handoff.prompt ? (uiFromApi(handoff.prompt, info) as unknown as Doc) : null);
-  if (doc) openDoc(doc, null, false);
-  if (doc && handoff.name) useGraph.setState({ suggested: handoff.name });
+  if (doc) openDoc(doc, null, false, handoff.name ?? null);
   return doc !== null;
 }
 
@@ -45,7 +44,7 @@ function useFirstDocument(): void {
       const draft = useGraph.getState().opened === 0 ? readDraft() : null;
       if (draft) {
         useGraph.getState().open(draft.doc, draft.name, !draft.dirty && draft.name !== null);
-        useGraph.setState({ results: draft.results ?? {} });
+        useGraph.setState({ results: draft.results ?? {}, suggested: draft.suggested ?? null });
         void lookForLacks();
       }
       const info = await useInfo.getState().load();
@@ -105,7 +104,7 @@ function Editor() {
       if (e.defaultPrevented || busy()) return;
       const keys = keysOf(e);
       const inText = typing(e.target);
-      if (inText && !["Ctrl+Enter", "Ctrl+Shift+Enter", "Ctrl+S", "Ctrl+Shift+S", "Ctrl+O", "Ctrl+K"].includes(keys)) return;
+      if (inText && !["Ctrl+Enter", "Ctrl+Shift+Enter", "Ctrl+S", "Ctrl+Shift+S", "Ctrl+O", "Ctrl+F", "Ctrl+K"].includes(keys)) return;
       const found = COMMANDS.find((c) => c.keys === keys && (c.enabled?.() ?? true));
       if (!found) return;
       const pane = !(e.target instanceof Element) || e.target.matches("body, main, .react-flow, .react-flow__pane");

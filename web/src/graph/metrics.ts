@@ -45,3 +45,28 @@ export function boxOf(node: GNode, spec: ClassSpec | undefined): { x: number; y:
   const [width, height] = pair(node.size, [minWidth, minHeight]);
   return { x, y: y - TITLE, width: Math.max(width, 60), height: Math.max(height, minHeight) + TITLE };
 }
+
+export interface Box {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+/** Room between a new node and its neighbours. */
+const GAP = 20;
+
+/** Where a box can lie without covering others: as wished, or else to the right or below, whichever is nearer. */
+export function freePlace(box: Box, others: readonly Box[]): { x: number; y: number } {
+  const covers = (at: Box) =>
+    others.find((o) => at.x < o.x + o.width + GAP && o.x < at.x + at.width + GAP && at.y < o.y + o.height + GAP && o.y < at.y + at.height + GAP);
+  const moved = (past: (o: Box) => Partial<Box>) => {
+    let at = box;
+    // Each step passes one box for good, so there are never more steps than boxes.
+    for (let o = covers(at); o; o = covers(at)) at = { ...at, ...past(o) };
+    return at;
+  };
+  const right = moved((o) => ({ x: o.x + o.width + GAP }));
+  const below = moved((o) => ({ y: o.y + o.height + GAP }));
+  return right.x - box.x <= below.y - box.y ? { x: right.x, y: right.y } : { x: below.x, y: below.y };
+}

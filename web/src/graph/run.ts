@@ -76,7 +76,7 @@ export async function queueDoc(count: number, front = false): Promise<void> {
 function leftOut(nodeErrors: Record<string, NodeError>, lacking: Record<string, Problem>): void {
   const errors = problemsOf(nodeErrors, lacking);
   useGraph.setState({ errors });
-  toast("A part of this workflow cannot run and is left out: marked in red.", "warn");
+  toast("Part of this workflow cannot run and was left out. It is marked in red.", "warn");
 }
 
 function fail(e: unknown, lacking: Record<string, Problem>): void {
@@ -84,7 +84,14 @@ function fail(e: unknown, lacking: Record<string, Problem>): void {
     const errors = e.nodeErrors ? problemsOf(e.nodeErrors, lacking) : {};
     useGraph.setState({ errors });
     const count = Object.keys(errors).length;
-    const where = count > 0 ? ` ${count === 1 ? "One node needs" : `${count} nodes need`} a look: marked in red.` : e.details ? ` ${e.details}` : "";
+    const where =
+      count > 0
+        ? count === 1
+          ? " One node needs attention. It is marked in red."
+          : ` ${count} nodes need attention. They are marked in red.`
+        : e.details
+          ? ` ${e.details}`
+          : "";
     const message = count > 0 ? "This workflow cannot run yet." : /[.!?]$/.test(e.message) ? e.message : `${e.message}.`;
     toast(`${message}${where}`, "bad");
   } else {

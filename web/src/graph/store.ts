@@ -38,7 +38,7 @@ export interface MenuRequest {
 /** All that belongs to an open document. */
 export type Opened = Pick<GraphState, "history" | "path" | "name" | "saved" | "suggested" | "results" | "jobs">;
 
-export type Sheet = "files" | "saveAs" | "commands" | "rename" | null;
+export type Sheet = "files" | "saveAs" | "commands" | "rename" | "find" | null;
 
 interface GraphState {
   history: History<Doc>;
@@ -76,6 +76,7 @@ interface Draft {
   doc: Doc;
   name: string | null;
   dirty: boolean;
+  suggested?: string | null;
   results?: Record<string, NodeOutput>;
 }
 
@@ -233,7 +234,7 @@ let timer: ReturnType<typeof setTimeout> | undefined;
 export function startDrafts(): () => void {
   const save = () => {
     const s = useGraph.getState();
-    if (s.opened > 0) writeDraft({ doc: s.history.present, name: s.name, dirty: isDirty(s), results: s.results });
+    if (s.opened > 0) writeDraft({ doc: s.history.present, name: s.name, dirty: isDirty(s), suggested: s.suggested, results: s.results });
   };
   const stop = useGraph.subscribe((now, before) => {
     if (now.history.present === before.history.present && now.saved === before.saved && now.name === before.name && now.results === before.results) return;

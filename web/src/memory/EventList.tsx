@@ -12,7 +12,7 @@ export function EventList({ events, models, short }: { events: MemoryEvent[]; mo
     .filter((r) => r.text !== null)
     .reverse();
   return (
-    <ol className={css.events} tabIndex={0} aria-label="Decisions, newest first">
+    <ol className={css.events} tabIndex={0} aria-label="Recent activity, newest first">
       {rows.map(({ e, key, text }) => {
         const model = e.weights_id ? known.get(e.weights_id) : undefined;
         const who = model ? (short ? componentName(model) : `${fileName(model)}, ${componentName(model).toLowerCase()}`) : e.weights_id?.split(":")[0];

@@ -35,7 +35,7 @@ export function Packs() {
     setBusy(true);
     try {
       await sendJson("POST", "/fresco/packs/restart", {});
-      toast("The packs start anew.", "good");
+      toast("The packs are restarting.", "good");
     } catch (e) {
       toast(e instanceof ApiError ? [e.message, e.details].filter(Boolean).join(": ") : String(e), "bad");
     } finally {
@@ -63,7 +63,7 @@ export function Packs() {
               </div>
             ))}
             {(pack.traceback || (pack.log ?? []).length > 0) && (
-              <Disclosure title={pack.state === "failed" ? "Why, and what it said" : "What it said"}>
+              <Disclosure title={pack.state === "failed" ? "Error and log" : "Log"}>
                 <pre className={css.packLog}>{[pack.traceback, (pack.log ?? []).join("\n")].filter(Boolean).join("\n")}</pre>
               </Disclosure>
             )}

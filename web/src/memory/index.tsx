@@ -31,7 +31,15 @@ function byFile(models: Model[]): [string, Model[]][] {
 
 type What = "unload" | "free";
 
-function FreeButtons({ refresh, empty, models }: { refresh(): Promise<void>; empty: boolean; models: Model[] }) {
+interface FreeProps {
+  refresh(): Promise<void>;
+  empty: boolean;
+  models: Model[];
+  /** Whether there is another place than main memory, from which models can be unloaded. */
+  gpus: boolean;
+}
+
+function FreeButtons({ refresh, empty, models, gpus }: FreeProps) {
   const [busy, setBusy] = useState<What | null>(null);
   // What was asked for while it would take models that are to be kept.
   const [asking, setAsking] = useState<What | null>(null);
@@ -59,41 +67,51 @@ function FreeButtons({ refresh, empty, models }: { refresh(): Promise<void>; emp
   const ask = (what: What) => (keptAmong(models, what === "free").length > 0 ? setAsking(what) : void free(what, "override"));
   return (
     <>
-      <Button
-        icon="eject"
-        busy={busy === "unload"}
-        disabled={busy !== null || empty}
-        onClick={() => ask("unload")}
-        title="Moves all models from the GPUs to main memory. They come back when they are needed."
-      >
-        Unload models
-      </Button>
+      {gpus && (
+        <Button
+          icon="eject"
+          busy={busy === "unload"}
+          disabled={busy !== null || empty}
+          onClick={() => ask("unload")}
+          title="Moves all models from the GPUs to main memory. They come back when they are needed."
+        >
+          Unload models
+        </Button>
+      )}
       <Button
         icon="trash"
         busy={busy === "free"}
         disabled={busy !== null}
         onClick={() => ask("free")}
-        title="Ejects all models from memory and forgets the results of nodes."
+        title="Ejects all models from memory and discards node results."
       >
         Free model and node cache
       </Button>
       <Dialog
         open={asking !== null}
         onClose={() => setAsking(null)}
-        title={kept.length === 1 ? "A model is to be kept" : "Some models are to be kept"}
+        title={kept.length === 1 ? "One model is set to stay" : "Some models are set to stay"}
         actions={
           <>
             <Button variant="quiet" onClick={() => setAsking(null)}>
               Cancel
             </Button>
-            <Button onClick={() => asking && void free(asking, "respect")}>Free the others only</Button>
+            <Button onClick={() => asking && void free(asking, "respect")}>Free only the others</Button>
             <Button variant="danger" icon="eject" onClick={() => asking && void free(asking, "override")}>
-              {kept.length === 1 ? "Eject it too" : "Eject them too"}
+              {asking === "free" ? (kept.length === 1 ? "Eject it too" : "Eject them too") : kept.length === 1 ? "Unload it too" : "Unload them too"}
             </Button>
           </>
         }
       >
-        <p>{asking === "free" ? "Freeing everything would eject what is to be kept:" : "Unloading would move to main memory what is to be kept:"}</p>
+        <p>
+          {asking === "free"
+            ? kept.length === 1
+              ? "Freeing everything would also eject this model:"
+              : "Freeing everything would also eject these models:"
+            : kept.length === 1
+              ? "Unloading everything would also move this model to main memory:"
+              : "Unloading everything would also move these models to main memory:"}
+        </p>
         <ul className={css.kept}>
           {kept.map((m) => (
             <li key={m.weights_id}>{keptLine(m)}</li>
@@ -112,8 +130,8 @@ export default function Memory() {
   return (
     <View
       title="Memory"
-      lead="What is loaded, where it is, and why. A model that had to go comes back by itself when a picture needs it."
-      actions={<FreeButtons refresh={refresh} empty={loaded.length === 0} models={models} />}
+      lead="What is loaded, where it is, and why. A model that was moved out comes back by itself when a picture needs it."
+      actions={<FreeButtons refresh={refresh} empty={loaded.length === 0} models={models} gpus={overview?.devices.some((d) => d.type !== "cpu") ?? false} />}
     >
       {error && !overview && (
         <EmptyState
@@ -130,7 +148,7 @@ export default function Memory() {
       )}
       {!error && !overview && (
         <p role="status" className={css.soft}>
-          Looking…
+          Loading…
         </p>
       )}
       {overview && (
@@ -160,7 +178,7 @@ export default function Memory() {
                 }
               >
                 <p>
-                  When you make a picture, its models appear here: how big they are, on which device they live, and why. You can then keep the ones you use
+                  When you make a picture, its models appear here: how large they are, which device they are on, and why. You can then keep the ones you use
                   often and eject the others.
                 </p>
               </EmptyState>
@@ -185,7 +203,7 @@ export default function Memory() {
           )}
           <Packs />
           {overview.decisions.length > 0 && (
-            <Disclosure title="What happened lately">
+            <Disclosure title="Recent activity">
               <EventList events={overview.decisions} models={models} />
             </Disclosure>
           )}

@@ -15,7 +15,9 @@ it("says how packs are", () => {
 
 it("says what packs did that they should not have done", () => {
   expect(packFaults(pack({ ends: 0, writes_outside: [] }))).toEqual([]);
-  expect(packFaults(pack({ ends: 1, last_end: "signal SIGSEGV" }))).toEqual(["Its process ended once in one of its nodes: signal SIGSEGV"]);
-  expect(packFaults(pack({ ends: 3 }))).toEqual(["Its process ended 3 times in one of its nodes"]);
-  expect(packFaults(pack({ writes_outside: ["/etc/a", "/b"] }))).toEqual(["It wrote outside of its folders: /etc/a, /b"]);
+  expect(packFaults(pack({ ends: 1, last_end: "signal SIGSEGV" }))).toEqual([
+    "Its process ended unexpectedly once while running one of its nodes: signal SIGSEGV",
+  ]);
+  expect(packFaults(pack({ ends: 3 }))).toEqual(["Its process ended unexpectedly 3 times while running one of its nodes"]);
+  expect(packFaults(pack({ writes_outside: ["/etc/a", "/b"] }))).toEqual(["It wrote outside its folders: /etc/a, /b"]);
 });

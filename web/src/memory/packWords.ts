@@ -46,9 +46,9 @@ export function packFaults(pack: Pack): string[] {
   const faults: string[] = [];
   if (pack.ends) {
     const how = pack.last_end ? `: ${pack.last_end}` : "";
-    faults.push(`Its process ended ${pack.ends === 1 ? "once" : `${pack.ends} times`} in one of its nodes${how}`);
+    faults.push(`Its process ended unexpectedly ${pack.ends === 1 ? "once" : `${pack.ends} times`} while running one of its nodes${how}`);
   }
   const outside = pack.writes_outside ?? [];
-  if (outside.length > 0) faults.push(`It wrote outside of its folders: ${outside.join(", ")}`);
+  if (outside.length > 0) faults.push(`It wrote outside its folders: ${outside.join(", ")}`);
   return faults;
 }

@@ -60,9 +60,9 @@ describe("partsOf", () => {
 
 describe("why", () => {
   it("says where a model is and what moved it", () => {
-    expect(why(model({ demoted_by: "pressure" }))).toBe("It waits in main memory, because another model needed its place. It stays until its place is needed.");
+    expect(why(model({ demoted_by: "pressure" }))).toBe("It waits in main memory, because another model needed the space. It stays until the space is needed.");
     expect(why(model({ state: "resident", residency: { "cuda:0": 2 * GB }, host_bytes: 0 }))).toBe(
-      "All of it is on GPU 0, where it computes. It stays until its place is needed.",
+      "All of it is on GPU 0, where it computes. It stays until the space is needed.",
     );
     expect(why(model({ state: "partial", residency: { "cuda:0": GB }, host_bytes: GB }))).toContain("It is split: 1 GB on GPU 0, 1 GB in main memory.");
     expect(
@@ -89,9 +89,9 @@ describe("why", () => {
   });
   it("says who keeps it, and who uses it", () => {
     expect(why(model({ effective_policy: "keep", policy_source: "node_input", claims: [claim("keep", "node_input", "4")] }))).toContain(
-      "It is kept, because node 4 of a workflow asks for it.",
+      "It stays loaded because node 4 of a workflow asks for it.",
     );
-    expect(why(model({ effective_policy: "keep", policy_source: "api", claims: [claim("keep", "api")] }))).toContain("because you chose so here");
+    expect(why(model({ effective_policy: "keep", policy_source: "api", claims: [claim("keep", "api")] }))).toContain("because you chose that here");
     expect(why(model({ leases: ["p"] }))).toMatch(/^A picture is using it now\./);
   });
 });
@@ -125,12 +125,12 @@ describe("eventSentence", () => {
     );
     expect(eventSentence({ seq: 1, time: 0, kind: "cleanup.started" })).toBeNull();
     expect(eventSentence({ seq: 1, time: 0, kind: "plan.computed", decision: "keep", policy: "auto", policy_source: "default" })).toBe(
-      "Stays: nothing needs its place",
+      "Stays: nothing needs the space",
     );
     expect(eventSentence({ seq: 1, time: 0, kind: "policy.set", policy: "auto", policy_source: "default", node_id: "1" })).toBeNull();
     expect(
       eventSentence({ seq: 1, time: 0, kind: "policy.set", policy: "auto", policy_source: "api", reason: "keep counts: keep set by node 9 (policy_node)" }),
-    ).toBe("You chose “Automatic”, but “Keep loaded” is the stronger wish");
+    ).toBe("You chose “Automatic”, but “Keep loaded” takes precedence");
   });
 });
 
@@ -144,7 +144,7 @@ describe("freedSentence", () => {
   });
   it("counts what left devices and main memory", () => {
     expect(freedSentence(report({ "cuda:0": GB }, { cpu: GB }), false)).toBe("Freed 1 GB on GPUs: 1 model moved to main memory.");
-    expect(freedSentence(report({ "cuda:0": GB, cpu: GB }, {}), true)).toBe("Freed 2 GB: 1 model and the results of nodes.");
+    expect(freedSentence(report({ "cuda:0": GB, cpu: GB }, {}), true)).toBe("Freed 2 GB: 1 model and the node results.");
     expect(freedSentence({ ...report({}, {}), models: [] }, false)).toContain("No model was on a GPU");
     expect(freedSentence({ ...report({}, {}), models: [] }, true)).toContain("There were no models in memory");
   });
@@ -163,7 +163,7 @@ describe("keptAmong", () => {
     const gone = model({ effective_policy: "keep", host_bytes: 0 });
     expect(keptAmong([model(), kept, pinned, gone], true)).toEqual([kept, pinned]);
     expect(keptAmong([model(), kept, pinned, gone], false)).toEqual([pinned]);
-    expect(keptLine(kept)).toBe("Picture model of sd15.safetensors (2 GB), because you chose so here");
+    expect(keptLine(kept)).toBe("Picture model of sd15.safetensors (2 GB), because you chose that here");
     expect(keptLine(pinned)).toContain("because node 4 of a workflow asks for it");
   });
 });

@@ -86,11 +86,11 @@ const where = (model: Model) =>
     .join(", ");
 
 const DEMOTED: Record<string, string> = {
-  pressure: "another model needed its place",
-  load: "another model needed its place",
-  oom: "the device ran out of memory in the middle of a picture",
-  free: "you asked for its place back",
-  force: "you asked for its place back",
+  pressure: "another model needed the space",
+  load: "another model needed the space",
+  oom: "the device ran out of memory while making a picture",
+  free: "you freed memory",
+  force: "you freed memory",
   idle: "nothing used it for a while",
   prompt_end: "the picture that used it was done",
   in_node: "the workflow said so",
@@ -104,12 +104,12 @@ function placeSentence(model: Model, decisions: MemoryEvent[]): string {
     case "released":
       return "It is not in memory now. It is read from its file when a picture needs it.";
     case "release_failed":
-      return "It should have left, but its memory could not be given back. Fresco tries again.";
+      return "It should have been unloaded, but its memory could not be freed. Fresco will try again.";
     case "resident":
       return `All of it is ${at(computes ?? placesOf(model)[0]?.device ?? "cpu")}, where it computes.`;
     case "partial":
       if (model.handles.some((h) => h.placement)) return `It is split over ${placesOf(model).length} places, as its loader asks: ${where(model)}.`;
-      return `It is split: ${where(model)}. ${model.demoted_by ? `Part of it moved, because ${DEMOTED[model.demoted_by] ?? "its place was needed"}.` : "What did not fit is brought over while it is used, which is slower."}`;
+      return `It is split: ${where(model)}. ${model.demoted_by ? `Part of it moved, because ${DEMOTED[model.demoted_by] ?? "the space was needed"}.` : "What did not fit is brought over while it is used, which is slower."}`;
     case "offloaded":
       if (model.demoted_by) return `It waits in main memory, because ${DEMOTED[model.demoted_by] ?? `of ${model.demoted_by}`}.`;
       if (lastLoad?.decision === "partial") {
@@ -129,13 +129,13 @@ export function decidingClaim(model: Model): Claim | undefined {
 function staySentence(model: Model): string {
   const claim = decidingClaim(model);
   const node = claim?.claimant.node_id;
-  const by = model.policy_source === "api" ? "you chose so here" : node ? `node ${node} of a workflow asks for it` : "a workflow asks for it";
+  const by = model.policy_source === "api" ? "you chose that here" : node ? `node ${node} of a workflow asks for it` : "a workflow asks for it";
   const policy = model.effective_policy;
-  if (policy === "keep") return `It is kept, because ${by}.`;
-  if (policy === "pin") return `It is pinned and never moves, because ${by}.`;
-  if (policy === "eject_after") return `It leaves memory after the run that uses it, because ${by}.`;
-  if (policy.startsWith("ttl")) return `It leaves memory ${/\d+/.exec(policy)?.[0] ?? "some"} seconds after its last use, because ${by}.`;
-  return model.state === "released" ? "" : "It stays until its place is needed.";
+  if (policy === "keep") return `It stays loaded because ${by}.`;
+  if (policy === "pin") return `It is pinned and never moves because ${by}.`;
+  if (policy === "eject_after") return `It leaves memory after the run that uses it because ${by}.`;
+  if (policy.startsWith("ttl")) return `It leaves memory ${/\d+/.exec(policy)?.[0] ?? "some"} seconds after its last use because ${by}.`;
+  return model.state === "released" ? "" : "It stays until the space is needed.";
 }
 
 /** Why a model is where it is, in one to three sentences. */
@@ -151,8 +151,8 @@ export function overruled(model: Model): string | null {
   const claim = decidingClaim(model);
   const node = claim?.claimant.node_id;
   return (
-    `You chose “${policyName(own.policy)}”, but ${node ? `node ${node} of a workflow` : "a workflow"} asks for “${policyName(model.effective_policy)}”, and the stronger wish counts. ` +
-    "Change it in the workflow, or eject the model to clear its wishes."
+    `You chose “${policyName(own.policy)}”, but ${node ? `node ${node} of a workflow` : "a workflow"} asks for “${policyName(model.effective_policy)}”, which takes precedence. ` +
+    "Change it in the workflow, or eject the model to clear its settings."
   );
 }
 
@@ -161,12 +161,12 @@ function wishSentence(e: MemoryEvent): string | null {
   if (!e.policy || e.policy_source === "default") return null;
   const who = e.policy_source === "api" ? "You chose" : e.node_id ? `Node ${e.node_id} asks for` : "A workflow asks for";
   const wins = /^(\S+) counts/.exec(e.reason ?? "")?.[1];
-  const lost = wins && wins !== e.policy ? `, but “${policyName(wins)}” is the stronger wish` : "";
+  const lost = wins && wins !== e.policy ? `, but “${policyName(wins)}” takes precedence` : "";
   return `${who} “${policyName(e.policy)}”${lost}`;
 }
 
 function stayReason(e: MemoryEvent): string {
-  if (!e.policy || e.policy === "auto") return "nothing needs its place";
+  if (!e.policy || e.policy === "auto") return "nothing needs the space";
   return `${e.policy_source === "api" ? "you chose" : "a workflow asks for"} “${policyName(e.policy)}”`;
 }
 
@@ -199,19 +199,19 @@ export function eventSentence(e: MemoryEvent): string | null {
     case "plan.computed":
       return e.decision === "keep" ? `Stays: ${stayReason(e)}` : null;
     case "retention.conflict":
-      return `Two wishes met${because}`;
+      return `Two settings conflict${because}`;
     case "retention.overridden":
-      return `Had to move although it is to be kept${because}`;
+      return `Had to move although it is set to stay${because}`;
     case "eject.applied":
-      return `Others made room for it${on}`;
+      return `Other models made room for it${on}`;
     case "cleanup.deferred":
       return `Will leave when the pictures that use it are done${because}`;
     case "free.applied":
-      return "Memory was freed by request";
+      return "Memory was freed on request";
     case "free.deferred":
-      return "A request to free waits for the running picture";
+      return "A request to free memory waits for the running picture";
     case "cache.reset":
-      return "The results of all nodes were forgotten";
+      return "All node results were discarded";
     case "oom.step":
       return `Out of memory${on}: made room${because}`;
     case "accounting.drift":
@@ -229,10 +229,10 @@ export function keptAmong(models: Model[], everything: boolean): Model[] {
   return models.filter((m) => (m.effective_policy === "keep" || m.effective_policy === "pin") && affected(m));
 }
 
-/** Who wants a model to be kept: `Text encoder of a.safetensors, because you chose so here`. */
+/** Who wants a model to be kept: `Text encoder of a.safetensors, because you chose that here`. */
 export function keptLine(model: Model): string {
   const node = decidingClaim(model)?.claimant.node_id;
-  const by = model.policy_source === "api" ? "you chose so here" : node ? `node ${node} of a workflow asks for it` : "a workflow asks for it";
+  const by = model.policy_source === "api" ? "you chose that here" : node ? `node ${node} of a workflow asks for it` : "a workflow asks for it";
   return `${componentName(model)} of ${fileName(model)} (${bytes(inMemory(model))}), because ${by}`;
 }
 
@@ -256,8 +256,8 @@ export function freedSentence(report: FreeReport, everything: boolean): string {
   if (failed) return `${models} unloaded, but not all: ${failed.error}`;
   if (everything) {
     const freed = Math.max(main + devices, report.ram_before - report.ram_after);
-    if (moved === 0 && freed <= 0) return "There were no models in memory. Results of nodes are forgotten.";
-    return `Freed ${bytes(freed)}: ${models} and the results of nodes.`;
+    if (moved === 0 && freed <= 0) return "There were no models in memory. Node results were discarded.";
+    return `Freed ${bytes(freed)}: ${models} and the node results.`;
   }
   if (moved === 0) return "No model was on a GPU. To give back main memory too, use “Free model and node cache”.";
   return `Freed ${bytes(devices)} on GPUs: ${models} moved to main memory.`;

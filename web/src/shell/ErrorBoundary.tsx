@@ -22,7 +22,7 @@ export class ErrorBoundary extends Component<{ children: ReactNode }, { error: E
               Open it again
             </Button>
             <Button variant="quiet" onClick={() => location.reload()}>
-              Load the whole page anew
+              Reload the page
             </Button>
           </>
         }

@@ -8,7 +8,7 @@ import css from "./Nav.module.css";
 
 const NEXT: Record<Theme, Theme> = { auto: "light", light: "dark", dark: "auto" };
 const THEMES: Record<Theme, { icon: IconName; words: string }> = {
-  auto: { icon: "auto", words: "as the system" },
+  auto: { icon: "auto", words: "same as the system" },
   light: { icon: "sun", words: "light" },
   dark: { icon: "moon", words: "dark" },
 };
@@ -40,7 +40,7 @@ export function Nav({ view }: { view: ViewName }) {
   const openHelp = useShortcutHelp((s) => s.show);
   return (
     <nav className={css.nav} aria-label="Views">
-      <a className={css.brand} href="#/create" aria-label="Fresco, to the start">
+      <a className={css.brand} href="#/create" aria-label="Fresco, go to Create">
         <Logo size={36} />
       </a>
       <ul className={css.list}>

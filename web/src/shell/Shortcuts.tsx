@@ -52,15 +52,16 @@ function useShortcuts() {
 }
 
 const GALLERY: [string, string[]][] = [
-  ["Walk the pictures", ["arrow keys"]],
+  ["Move between pictures", ["arrow keys"]],
   ["Select a picture", ["Space", "x"]],
   ["Back to all pictures", ["Esc"]],
 ];
 const GRAPH: [string, string[]][] = [
   ["Add a node", ["Tab", "/"]],
+  ["Find a node", ["Ctrl+F"]],
   ["Undo, redo", ["Ctrl+Z", "Ctrl+Y"]],
   ["Copy, paste", ["Ctrl+C", "Ctrl+V"]],
-  ["Delete what is selected", ["Delete"]],
+  ["Delete the selection", ["Delete"]],
   ["Save", ["Ctrl+S"]],
   ["All commands of the graph", ["Ctrl+K"]],
 ];
@@ -69,15 +70,15 @@ export function Shortcuts() {
   useShortcuts();
   const { open, hide } = useShortcutHelp();
   const rows: [string, string[]][] = [
-    ["Make the picture or run the workflow", ["Ctrl+Enter"]],
+    ["Create the picture or run the workflow", ["Ctrl+Enter"]],
     ...VIEWS.map((v, i): [string, string[]] => [`Open ${VIEW_INFO[v].label}`, [`g then ${VIEW_INFO[v].key}`, `Alt+${i + 1}`]]),
-    ["This list", ["?"]],
+    ["Show this list", ["?"]],
   ];
   return (
     <Dialog open={open} onClose={hide} title="Keyboard shortcuts">
       <Table caption="Everywhere" rows={rows} />
-      <Table caption="In the gallery" rows={GALLERY} />
-      <Table caption="In the graph" rows={GRAPH} />
+      <Table caption="In Gallery" rows={GALLERY} />
+      <Table caption="In Graph" rows={GRAPH} />
     </Dialog>
   );
 }

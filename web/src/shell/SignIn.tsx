@@ -40,7 +40,7 @@ export function SignIn() {
       }
       location.assign(`/?token=${encodeURIComponent(token.trim())}`);
     } catch {
-      setError("Fresco does not answer just now.");
+      setError("Fresco does not answer. Try again in a moment.");
     } finally {
       setBusy(false);
     }
@@ -48,7 +48,7 @@ export function SignIn() {
   return (
     <Dialog open={open} onClose={() => setOpen(false)} title="Sign in">
       <form onSubmit={submit}>
-        <p>This server needs its token. It is in the address that Fresco printed when it started.</p>
+        <p>This server is protected by a token. It is part of the address that Fresco printed when it started.</p>
         <br />
         <Field label="Token" error={error || undefined}>
           <TextInput type="password" autoComplete="current-password" required value={token} onChange={setToken} />

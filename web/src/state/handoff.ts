@@ -1,11 +1,11 @@
 // One-shot hand-over between views: one view leaves something, the next takes it once.
-import type { ApiPrompt, FileRef, UiWorkflow } from "../api/types";
+import type { ApiPrompt, FileRef, Job, UiWorkflow } from "../api/types";
 import type { CreateValues } from "../create/values";
 
 export type Handoff =
-  | { to: "create"; values?: Partial<CreateValues>; image?: FileRef; mode?: "text" | "image" | "inpaint" | "upscale" }
+  | { to: "create"; values?: Partial<CreateValues>; image?: FileRef; job?: Job; mode?: "text" | "image" | "inpaint" | "upscale" }
   | { to: "graph"; workflow?: UiWorkflow; prompt?: ApiPrompt; name?: string }
-  | { to: "apps"; workflow?: UiWorkflow; prompt?: ApiPrompt; file?: File };
+  | { to: "apps"; workflow?: UiWorkflow; prompt?: ApiPrompt; file?: File; name?: string };
 
 type For<T extends Handoff["to"]> = Extract<Handoff, { to: T }>;
 

@@ -4,7 +4,7 @@ import { create } from "zustand";
 import { ApiError, getJson } from "../api/client";
 import { readEventText, type ServerEvent } from "../api/events";
 import type { Frame } from "../api/frames";
-import { clientId, renewClientId } from "../api/identity";
+import { clientId, CREATE_WORKFLOWS, renewClientId } from "../api/identity";
 import { openSocket, type Socket } from "../api/socket";
 import type { JobDetails, JobPage } from "../api/types";
 import { type Action, changesList, emptyState, isNews, JOB_EVENTS, type LiveState, reduceLive, runOf } from "./liveState";
@@ -54,19 +54,23 @@ function refresh(): Promise<void> {
   return inFlight;
 }
 
+/** More of its own jobs than Create shows. */
+const CREATED = 200;
+
 async function fetchJobs(): Promise<void> {
   const { running, beside, wanted } = useLive.getState();
   // Active ones first: a job that ends between the two requests is then in both, never in neither.
   const active = await getJson<JobPage>("/api/jobs?status=pending,in_progress&limit=1000");
-  const [finished, queue] = await Promise.all([
+  const [finished, created, queue] = await Promise.all([
     getJson<JobPage>(`/api/jobs?status=completed,failed,cancelled&limit=${wanted}`),
+    getJson<JobPage>(`/api/jobs?workflow_prefix=${CREATE_WORKFLOWS}&limit=${CREATED}`),
     getJson<{ paused: boolean; order: string[] }>("/fresco/queue").catch((e: unknown) => {
       if (e instanceof ApiError && e.status !== 0) return null;
       throw e;
     }),
   ]);
   const before = running?.id ?? null;
-  dispatch({ type: "listed", active: active.jobs, finished, queue, before, beside: Object.keys(beside), now: Date.now() });
+  dispatch({ type: "listed", active: active.jobs, finished, created: created.jobs, queue, before, beside: Object.keys(beside), now: Date.now() });
   follow();
 }
 

@@ -19,6 +19,8 @@ export interface LiveState {
   loaded: boolean;
   clientId: string;
   jobs: Job[];
+  /** The newest jobs that were asked for on Create, however many others came after them. */
+  created: Job[];
   /** Finished jobs the server has in all. */
   total: number;
   hasMore: boolean;
@@ -49,6 +51,7 @@ export type Action =
       type: "listed";
       active: Job[];
       finished: JobPage;
+      created?: Job[];
       queue: { paused: boolean; order: string[] } | null;
       before: string | null;
       beside?: readonly string[];
@@ -87,6 +90,7 @@ export function emptyState(clientId: string): LiveState {
     loaded: false,
     clientId,
     jobs: [],
+    created: [],
     total: 0,
     hasMore: false,
     wanted: PAGE,
@@ -138,9 +142,11 @@ function listed<S extends LiveState>(state: S, action: Extract<Action, { type: "
   const goesOn = state.running && !gone.includes(state.running.id) ? state.running : null;
   const next = inProgress.find((id) => id in runs);
   const running = goesOn ?? (next === undefined ? null : (runs[next] ?? null));
+  const listed = new Map(jobs.map((j) => [j.id, j]));
   return {
     ...state,
     jobs,
+    created: action.created?.map((j) => listed.get(j.id) ?? j) ?? state.created,
     loaded: true,
     total: finished.pagination.total,
     hasMore: finished.pagination.has_more,

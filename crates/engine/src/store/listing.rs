@@ -2,6 +2,7 @@
 //! as `running`, the rows of those jobs.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use rusqlite::types::Value as Sql;
 use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
@@ -142,12 +143,26 @@ fn source(running: &[i64], query: &JobQuery) -> (Option<String>, Vec<Sql>) {
     let all = query.statuses.is_empty();
     let wants = |status| all || query.statuses.contains(&status);
     let mut parameters = Vec::new();
-    let mut workflow = "";
+    let mut workflow = String::new();
+    // Ids are kept as JSON text.
+    let quoted = |id: &str| {
+        let mut text = String::new();
+        fresco_graph::json::write_string(&mut text, id, false);
+        text
+    };
     if let Some(id) = &query.workflow_id {
-        let mut quoted = String::new();
-        fresco_graph::json::write_string(&mut quoted, id, false);
-        parameters.push(Sql::Text(quoted));
-        workflow = " AND workflow_id = ?1";
+        parameters.push(Sql::Text(quoted(id)));
+        workflow.push_str(" AND workflow_id = ?1");
+    }
+    if let Some(prefix) = &query.workflow_prefix {
+        let mut start = quoted(prefix);
+        start.pop();
+        parameters.push(Sql::Text(start));
+        let at = parameters.len();
+        let _ = write!(
+            workflow,
+            " AND substr(workflow_id, 1, length(?{at})) = ?{at}"
+        );
     }
     let mut parts = Vec::new();
     let running = running

@@ -228,6 +228,8 @@ pub struct JobQuery {
     /// Empty: all.
     pub statuses: Vec<JobStatus>,
     pub workflow_id: Option<String>,
+    /// Only jobs whose workflow has an id that begins so.
+    pub workflow_prefix: Option<String>,
     pub sort_by: JobSort,
     pub descending: bool,
     pub limit: Option<usize>,

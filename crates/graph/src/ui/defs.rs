@@ -105,6 +105,8 @@ pub(super) struct InputDef {
     pub(super) default: Option<Value>,
     /// Elements stored after the value that only say how it changes between runs.
     pub(super) controls: usize,
+    /// What the class calls the first of them, where it does.
+    pub(super) control_name: Option<Arc<str>>,
     pub(super) dynamic_prompts: bool,
     pub(super) multiline: bool,
 }
@@ -142,6 +144,7 @@ impl InputDef {
             role,
             default,
             controls: 0,
+            control_name: None,
             dynamic_prompts: false,
             multiline: false,
         }
@@ -221,6 +224,7 @@ impl InputDef {
             role,
             default,
             controls,
+            control_name: text(option),
         }
     }
 }

@@ -98,13 +98,24 @@ fn has_widget(def: &NodeDef, name: &str) -> bool {
     })
 }
 
+/// Whether the name is that of a widget which only says how another's value changes between runs; the editor adds those
+/// itself, and no prompt has them.
+fn steers_another(def: &NodeDef, name: &str) -> bool {
+    let own = name.rsplit('.').next().unwrap_or(name);
+    matches!(own, "control_after_generate" | "control_filter_list")
+        || def
+            .inputs
+            .iter()
+            .any(|input| input.controls > 0 && input.control_name.as_deref() == Some(own))
+}
+
 /// Values by the names the file gives them. What the class does not know is left out, except where its place is known to
 /// be another widget's today: whoever runs the prompt may still understand the old name.
 fn by_name(def: &NodeDef, named: &Map, label: &str, warnings: &mut Warnings) -> Vec<Widget> {
     let mut widgets = walk(def, Stored::Named(named), Forced::Absent, 0).0;
     for (name, value) in named {
         let known = widgets.iter().any(|widget| widget.name == *name);
-        if known || has_widget(def, name) || value.is_null() {
+        if known || has_widget(def, name) || steers_another(def, name) || value.is_null() {
             continue;
         }
         if REPLACED.iter().any(|(_, before, _)| **name == **before) {

@@ -202,6 +202,28 @@ fn values_may_be_named() {
     check(&node("[1, 2]"), r#"1 Ordered {"a":7,"b":8,"z":9}"#);
 }
 
+/// The editor names its own widgets beside those of the class. They are in no prompt, so nothing is missing without them.
+#[test]
+fn widgets_that_steer_a_seed_are_not_reported() {
+    let seed = r#""name": "y", "seed": 7, "control_after_generate": "randomize", "gb": 2.5"#;
+    let want = r#"1 Spread {"name":"y","seed":7,"gb":2.5,"eject_models":true,"retention":"auto"}"#;
+    for named in [
+        format!("{{{seed}}}"),
+        format!(r#"{{{seed}, "control_filter_list": ""}}"#),
+    ] {
+        let beside = format!(r#", "widgets_values_named": {named}"#);
+        let values = r#"["y", 7, "randomize", 2.5]"#;
+        assert_eq!(spread(values, &[], &beside), (want.to_owned(), vec![]));
+        assert_eq!(spread(&named, &[], ""), (want.to_owned(), vec![]));
+    }
+    let pick = r#"{"nodes": [{"id": 1, "type": "Pick", "widgets_values": ["p", "fixed", "", 0.5, "fixed", 1],
+        "widgets_values_named": {"c": "p", "control_after_generate": "fixed", "control_filter_list": "", "f": 0.5,
+        "mode": "fixed", "x": 1}}]}"#;
+    let (prompt, warnings) = run(pick, &Options::default());
+    assert_eq!(prompt, r#"1 Pick {"c":"p","f":0.5,"x":1}"#);
+    assert_eq!(warnings, Vec::<String>::new());
+}
+
 /// A node of class Spread with slots of these names for its widgets.
 fn spread(values: &str, slots: &[&str], more: &str) -> (String, Vec<String>) {
     let slot = |name: &&str| {

@@ -1,5 +1,6 @@
 //! `/prompt`, `/queue`, `/history`, `/interrupt`, `/free`, `/object_info`, `/system_stats`, `/features`.
 
+use axum::body::Body;
 use fresco_engine::store::Limits as StoreLimits;
 use fresco_graph::Value;
 
@@ -352,6 +353,28 @@ async fn a_full_queue_says_so() {
         Some("queue_full")
     );
     rig.post("/interrupt", "").await.expect(200);
+}
+
+#[tokio::test]
+async fn object_info_is_sent_again_only_when_it_changed() {
+    let rig = rig();
+    let first = rig.get("/object_info").await.expect(200);
+    let tag = first.header("etag").unwrap().to_owned();
+    assert_eq!(first.header("cache-control"), Some("no-cache"));
+    let ask = async |known: &str| {
+        let headers = [("if-none-match", known)];
+        rig.ask("GET", "/api/object_info", &headers, Body::empty())
+            .await
+    };
+    let same = ask(&tag).await.expect(304);
+    assert!(same.body.is_empty());
+    assert_eq!(same.header("etag"), Some(&*tag));
+    ask("\"another\"").await.expect(200);
+    std::fs::create_dir_all(rig.base.join("models/vae")).unwrap();
+    std::fs::write(rig.base.join("models/vae/new.safetensors"), "x").unwrap();
+    let changed = ask(&tag).await.expect(200);
+    assert!(changed.text().contains("new.safetensors"));
+    assert_ne!(changed.header("etag"), Some(&*tag));
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ pub enum WeightError {
     Pickle(#[from] PickleError),
     #[error("cannot open {path}")]
     Open { path: PathBuf, source: io::Error },
-    #[error("{path} is no weight file: {looks}")]
+    #[error("{path} is damaged or is not a model file: {looks}")]
     Unknown { path: PathBuf, looks: &'static str },
     #[error("{path}: tensor {name:?} cannot be read")]
     Read {
