@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 
 /// Queues a prompt of a client that runs long enough for its front to be killed meanwhile, and waits until it runs.
 fn long_prompt(cluster: &Cluster, front: usize, client: &str) -> Result<String> {
-    let body = json!({"prompt": workflow::chain(3000, 512, 3), "client_id": client});
+    let body = json!({"prompt": workflow::chain(2000, 512, 3), "client_id": client});
     let answer = cluster.fronts[front].post("/prompt", &body)?;
     let id = answer["prompt_id"].as_str().unwrap_or_default().to_owned();
     cluster.until("the job to run", |cluster| {
-        let queue = cluster.fronts[front].get("/queue").unwrap_or_default();
-        queue["queue_running"][0][1] == json!(id)
+        // Handed out is not yet begun.
+        cluster.workers[0].process.log().contains("got prompt")
     })?;
     Ok(id)
 }
@@ -104,10 +104,9 @@ fn a_client_whose_front_dies_hears_the_end_from_another() -> Result<()> {
     }
     let mut cluster = Cluster::new(2, 1)?;
     cluster.start()?;
-    let socket = Socket::open(cluster.fronts[0].address, "/ws?clientId=named");
+    let mut socket = Socket::open(cluster.fronts[0].address, "/ws?clientId=named");
     // The front that has the job knows of the client.
     let small = json!({"prompt": workflow::smallest(1, "first"), "client_id": "named"});
-    let mut socket = socket;
     let answer = cluster.fronts[1].post("/prompt", &small)?;
     socket.run(answer["prompt_id"].as_str().unwrap_or_default());
     let body = json!({"prompt": workflow::chain(1000, 512, 3), "client_id": "named"});
@@ -126,5 +125,36 @@ fn a_client_whose_front_dies_hears_the_end_from_another() -> Result<()> {
     drop(back);
     let mut again = Socket::open(cluster.fronts[1].address, "/ws?clientId=named");
     check_silence(&mut again, &id);
+    Ok(())
+}
+
+#[test]
+fn a_client_is_told_that_its_prompt_is_held() -> Result<()> {
+    if nats_server().is_none() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(1, 1)?;
+    cluster.start()?;
+    let mut socket = Socket::open(cluster.fronts[0].address, "/ws?clientId=named");
+    let body = json!({"prompt": workflow::chain(2000, 512, 3), "client_id": "named"});
+    let answer = cluster.fronts[0].post("/prompt", &body)?;
+    let id = answer["prompt_id"].as_str().unwrap_or_default().to_owned();
+    for time in 1..=5 {
+        cluster.until("the worker to begin", |cluster| {
+            let log = cluster.workers[0].process.log();
+            log.matches("got prompt").count() == time
+        })?;
+        cluster.workers[0].process.kill();
+        cluster.workers[0].process.start()?;
+    }
+    let messages = socket.until(|message| message["type"] == "fresco_held");
+    let held = &messages[messages.len() - 1]["data"];
+    assert_eq!(held["prompt_id"], json!(id), "{held}");
+    assert!(
+        held["reason"]
+            .as_str()
+            .is_some_and(|why| why.contains("5 times")),
+        "{held}"
+    );
     Ok(())
 }

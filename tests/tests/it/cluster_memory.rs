@@ -182,6 +182,9 @@ fn the_history_is_that_of_all_fronts() -> Result<()> {
         assert_eq!(known.len(), 2, "{history}");
         // Each by the name that its picture has here.
         for (id, colour) in ids.iter().zip(colours) {
+            let start = &known[id]["status"]["messages"][0];
+            assert_eq!(start[0], "execution_start", "{start}");
+            assert_eq!(start[1]["worker"], "w0", "{start}");
             let name = known[id]["outputs"]["2"]["images"][0]["filename"].as_str();
             let path = format!("/view?filename={}&type=output", name.unwrap_or_default());
             let shown = cluster.fronts[at].connect()?.get(&path)?;

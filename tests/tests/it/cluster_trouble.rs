@@ -240,3 +240,24 @@ fn a_worker_without_room_hands_its_jobs_on() -> Result<()> {
     succeeded(&cluster.fronts[0], &id)?;
     Ok(())
 }
+
+#[test]
+fn a_worker_that_began_anew_numbers_its_files_from_the_start() -> Result<()> {
+    if nats_server().is_none() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(1, 1)?;
+    cluster.start()?;
+    let front = &cluster.fronts[0];
+    let entry = succeeded(front, &front.queue(&workflow::smallest(1, "redone"))?)?;
+    let image = |entry: &Value| entry["outputs"]["2"]["images"][0]["filename"].clone();
+    assert_eq!(image(&entry), "redone_00001_.png", "{entry}");
+    // As if it had gone down before anybody heard of what it made.
+    cluster.workers[0].process.kill();
+    fs::remove_file(cluster.fronts[0].base.join("output/redone_00001_.png"))?;
+    cluster.workers[0].process.start()?;
+    let front = &cluster.fronts[0];
+    let entry = succeeded(front, &front.queue(&workflow::smallest(2, "redone"))?)?;
+    assert_eq!(image(&entry), "redone_00001_.png", "{entry}");
+    Ok(())
+}

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fresco_engine::placement::{ModelNeed, WorkerView};
+use fresco_engine::placement::{JobNeeds, ModelNeed, WorkerView};
 use fresco_engine::{
     Engine, Event, EventKind, EventSink, FreeReport, FreeRequest, Outcome, Returned, RoomReport,
     RunControl, RunJob, Worker, WorkerSnapshot,
@@ -59,6 +59,11 @@ fn lost(why: impl Into<String>) -> Outcome {
         returned: Some(Returned::Lost(why.into())),
         ..Outcome::default()
     }
+}
+
+/// A model, and not a class of nodes.
+fn is_model(need: &ModelNeed) -> bool {
+    need.key.starts_with("model:")
 }
 
 /// Does something that may take long, while the lease on its job goes on.
@@ -130,7 +135,12 @@ impl RemoteWorker {
                 Err(error) => return Err(self.refused(job, &chain(&error)).into()),
             }
         };
-        let models = while_renewing(control, || self.own_models(job, &registry));
+        let needs = front.models.needs(&job.prompt, &registry, Vec::new());
+        let models = if needs.models().iter().any(|need| is_model(need)) {
+            while_renewing(control, || self.own_models(&needs))
+        } else {
+            Vec::new()
+        };
         let message = JobMessage {
             models,
             name: name.clone(),
@@ -168,9 +178,8 @@ impl RemoteWorker {
         }
     }
 
-    /// The models that a job names and that this machine has too, as they are now.
-    fn own_models(&self, job: &RunJob, registry: &fresco_graph::NodeRegistry) -> Vec<ModelEntry> {
-        let needs = self.front.models.needs(&job.prompt, registry, Vec::new());
+    /// The models that a job needs and that this machine has too, as they are now.
+    fn own_models(&self, needs: &JobNeeds) -> Vec<ModelEntry> {
         let own = |need: &ModelNeed| {
             let (folder, name) = need.key.strip_prefix("model:")?.split_once('/')?;
             match self.front.catalogue.content(folder, name) {

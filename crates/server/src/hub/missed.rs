@@ -31,7 +31,7 @@ pub(super) struct Missed {
     known: IndexMap<Arc<str>, ()>,
     /// Prompts that were submitted to this process and have not ended.
     own: HashSet<Arc<str>>,
-    /// By client; the one that missed something first comes first.
+    /// By client; the one that missed something last comes last.
     kept: IndexMap<Arc<str>, VecDeque<(Instant, Frame)>>,
     bytes: usize,
 }
@@ -41,7 +41,8 @@ fn tells_more(frame: &Frame) -> bool {
     let Message::Text(text) = &frame.message else {
         return false;
     };
-    if frame.class != Class::Result || !text.starts_with("{\"type\":\"exec") {
+    let of_a_prompt = ["{\"type\":\"exec", "{\"type\":\"fresco_held\""];
+    if frame.class != Class::Result || !of_a_prompt.iter().any(|start| text.starts_with(start)) {
         return false;
     }
     if !text.starts_with("{\"type\":\"executing\"") {
@@ -91,13 +92,15 @@ impl Missed {
         }
         let now = Instant::now();
         self.bytes += frame.len();
-        let frames = self.kept.entry(client.clone()).or_default();
+        // Those that missed something last come last.
+        let mut frames = self.kept.shift_remove(client).unwrap_or_default();
         frames.push_back((now, frame));
         if frames.len() > FRAMES
             && let Some((_, gone)) = frames.pop_front()
         {
             self.bytes -= gone.len();
         }
+        self.kept.insert(client.clone(), frames);
         self.forget(now);
     }
 
