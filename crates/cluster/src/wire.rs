@@ -524,6 +524,11 @@ mod tests {
             catalogue: 2,
             view: WorkerView::new(resident, vec!["cuda:0".into()], 100),
             results: Some(4),
+            delivering: vec![TaskName {
+                front: "f".into(),
+                task: 6,
+            }],
+            trouble: Some("its disk is full".into()),
         }
     }
 
@@ -535,6 +540,8 @@ mod tests {
             job: None,
             offered: None,
             results: None,
+            delivering: Vec::new(),
+            trouble: None,
             view: WorkerView::default(),
             ..whole
         };

@@ -90,8 +90,12 @@ fn a_client_of_one_front_hears_the_end_of_what_another_missed() -> Result<()> {
     let id = long_prompt(&cluster, 1, "named")?;
     cluster.fronts[1].process.kill();
     until_worker_is_done(&cluster)?;
+    // The front that has the job hears of its client only when the job has ended.
+    cluster.fronts[0].process.signal("STOP");
     cluster.fronts[1].process.start()?;
     cluster.fronts[1].until_ready()?;
+    cluster.fronts[1].wait_for(&id)?;
+    cluster.fronts[0].process.signal("CONT");
     check_end(&socket.run(&id), &id);
     check_silence(&mut socket, &id);
     Ok(())

@@ -211,7 +211,7 @@ impl Catalogue {
     pub fn size(&self, folder: &str, name: &str) -> Option<u64> {
         let path = self.shared.folders.full_path(folder, name)?;
         let data = fs::metadata(path).ok()?;
-        data.is_file().then(|| data.len())
+        data.is_file().then_some(data.len())
     }
 
     /// The entry of a model file.

@@ -136,7 +136,7 @@ impl RemoteWorker {
             }
         };
         let needs = front.models.needs(&job.prompt, &registry, Vec::new());
-        let models = if needs.models().iter().any(|need| is_model(need)) {
+        let models = if needs.models().iter().any(is_model) {
             while_renewing(control, || self.own_models(&needs))
         } else {
             Vec::new()
