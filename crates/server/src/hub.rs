@@ -180,6 +180,11 @@ impl Hub {
         lock(&self.state)
     }
 
+    /// This is one of several fronts.
+    pub(crate) fn join_cluster(&self) {
+        self.lock().missed.join_cluster();
+    }
+
     /// Registers a socket, greets it, and tells it what its prompt is doing. A socket of the same id is replaced: it
     /// stays open but receives nothing more.
     pub(crate) fn connect(&self, sid: Arc<str>, remaining: usize) -> Option<Arc<Socket>> {

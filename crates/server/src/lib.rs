@@ -165,6 +165,9 @@ impl App {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(logs.clone().pump(Arc::downgrade(&hub)));
         }
+        if far.is_some() {
+            hub.join_cluster();
+        }
         let bodies = body::Bodies::new(&dirs.temp, config.max_upload_total);
         let memory = memory_guard::RequestMemory::new(config.limits.picture_memory, memory);
         let users = users::Users::load(&dirs.user, config.multi_user);

@@ -2,7 +2,8 @@
 //!
 //! A client that gives its own name and connects again under it gets this first, in the order in which it happened, and once. It is kept
 //! for those who were connected before, here or at another front, and for prompts from before this process began, whose clients may have
-//! been; for [`KEPT`], and no more than there is room for. Progress and pictures on the way are not kept: what comes later says more.
+//! been; in a cluster for all, since fronts hear late of each other's clients. It is kept for [`KEPT`], and no more of it than there is
+//! room for. Progress and pictures on the way are not kept: what comes later says more.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ const PROMPTS: usize = 200_000;
 
 #[derive(Default)]
 pub(super) struct Missed {
+    /// Any client may be connected to another front, of which this one has not heard yet.
+    in_cluster: bool,
     /// Clients that were connected since this process began.
     known: IndexMap<Arc<str>, ()>,
     /// Prompts that were submitted to this process and have not ended.
@@ -57,6 +60,11 @@ fn tells_more(frame: &Frame) -> bool {
 }
 
 impl Missed {
+    /// Other fronts may have clients of prompts here.
+    pub(super) fn join_cluster(&mut self) {
+        self.in_cluster = true;
+    }
+
     /// A client is connected, here or at another front.
     pub(super) fn saw(&mut self, client: &Arc<str>) {
         self.known.shift_remove(client);
@@ -81,7 +89,7 @@ impl Missed {
 
     /// Whether this client may come back for what it misses of this prompt.
     pub(super) fn wants(&self, client: &str, prompt_id: &str) -> bool {
-        self.known.contains_key(client) || !self.own.contains(prompt_id)
+        self.in_cluster || self.known.contains_key(client) || !self.own.contains(prompt_id)
     }
 
     /// Keeps a frame that nobody was there for.
@@ -165,6 +173,10 @@ mod tests {
         assert!(missed.wants("stranger", "own"));
         missed.ended("own");
         assert!(missed.own.is_empty());
+        let mut missed = Missed::default();
+        missed.submitted(&"own".into());
+        missed.join_cluster();
+        assert!(missed.wants("stranger", "own"));
     }
 
     #[test]
