@@ -43,6 +43,21 @@ pub fn nats_server() -> Option<&'static str> {
     })
 }
 
+/// The file that fills a small disk.
+const BALLAST: &str = "ballast";
+
+/// How `unshare` gives a process a disk of its own here, if it can.
+pub fn small_disks() -> Option<&'static str> {
+    ["-m", "-rm"].into_iter().find(|how| {
+        Command::new("unshare")
+            .args([how, "mount", "-t", "tmpfs", "tmpfs", "/mnt"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    })
+}
+
 /// A process that writes its log into a file, and can be started again.
 pub struct Process {
     pub name: String,
@@ -79,6 +94,37 @@ impl Process {
         self.child = Some(child);
         self.started = Instant::now();
         Ok(())
+    }
+
+    /// Has it see a disk of so many bytes at this folder from its next start on, with all of it taken by a file but `free` bytes. Nobody
+    /// else sees that disk, and it ends with the process.
+    pub fn on_small_disk(&mut self, folder: &Path, bytes: u64, free: u64) -> Result<()> {
+        let unshare = small_disks().context("this machine lets nobody mount a disk of its own")?;
+        fs::create_dir_all(folder)?;
+        let script = format!(
+            "mount -t tmpfs -o size={bytes} tmpfs \"$0\" && head -c {} /dev/zero > \"$0/{BALLAST}\" && exec \"$@\"",
+            bytes - free
+        );
+        let program = std::mem::replace(&mut self.program, "unshare".into());
+        let own = std::mem::take(&mut self.arguments);
+        let before = [
+            unshare.to_owned(),
+            "sh".to_owned(),
+            "-c".to_owned(),
+            script,
+            folder.to_string_lossy().into_owned(),
+            program.to_string_lossy().into_owned(),
+        ];
+        self.arguments = before.into_iter().chain(own).collect();
+        Ok(())
+    }
+
+    /// Makes room on the disk that only it sees.
+    pub fn make_room(&self, folder: &Path) -> Result<()> {
+        let pid = self.pid().context("it does not run")?;
+        let inside = folder.strip_prefix("/")?;
+        let path = Path::new("/proc").join(pid.to_string()).join("root");
+        Ok(fs::remove_file(path.join(inside).join(BALLAST))?)
     }
 
     /// Since it was last started.
@@ -285,6 +331,12 @@ pub struct Cluster {
     pub folder: TempDir,
     pub nats: Process,
     pub nats_port: u16,
+    /// Further nodes, where the NATS server is a cluster itself.
+    pub more_nats: Vec<Process>,
+    /// The ports where nodes tell of themselves, the first one's first; none of a single server.
+    pub monitors: Vec<u16>,
+    /// The address of all nodes.
+    url: String,
     pub fronts: Vec<Front>,
     pub workers: Vec<Worker>,
 }
@@ -293,6 +345,74 @@ impl Cluster {
     /// Prepares the folders; starts nothing.
     pub fn new(fronts: usize, workers: usize) -> Result<Self> {
         Self::with(fronts, workers, &[])
+    }
+
+    /// As [`Cluster::new`], on three NATS servers that are a cluster.
+    pub fn on_three_nodes(fronts: usize, workers: usize) -> Result<Self> {
+        let mut cluster = Self::new(0, 0)?;
+        let server = Path::new(nats_server().context("it was here just now")?);
+        let root = cluster.folder.path().to_owned();
+        let routes: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let route_list: Vec<String> = routes
+            .iter()
+            .map(|port| format!("nats://127.0.0.1:{port}"))
+            .collect();
+        let mut nodes = Vec::new();
+        for node in 0..3 {
+            let name = format!("nats{node}");
+            let monitor = free_port();
+            let store = root.join(&name).to_string_lossy().into_owned();
+            let words = format!(
+                "-js -a 127.0.0.1 -p {} -m {monitor} --server_name {name} --cluster_name test --cluster {} --routes {} -sd",
+                ports[node],
+                route_list[node],
+                route_list.join(",")
+            );
+            let arguments = words.split(' ').map(str::to_owned).chain([store]);
+            let log = root.join(format!("{name}.log"));
+            nodes.push(Process::new(&name, server, arguments.collect(), &log));
+            cluster.monitors.push(monitor);
+        }
+        let urls: Vec<String> = ports
+            .iter()
+            .map(|port| format!("nats://127.0.0.1:{port}"))
+            .collect();
+        cluster.url = urls.join(",");
+        cluster.nats_port = ports[0];
+        cluster.nats = nodes.remove(0);
+        cluster.more_nats = nodes;
+        for index in 0..fronts {
+            cluster.add_front(index, &[])?;
+        }
+        for index in 0..workers {
+            cluster.add_worker(&format!("w{index}"), &[])?;
+        }
+        Ok(cluster)
+    }
+
+    /// A node of the NATS cluster.
+    pub fn node(&mut self, index: usize) -> &mut Process {
+        match index {
+            0 => &mut self.nats,
+            _ => &mut self.more_nats[index - 1],
+        }
+    }
+
+    /// What the NATS node that leads a stream knows of it; null if none does.
+    pub fn stream(&self, name: &str) -> Value {
+        let ask = |node: usize| -> Option<Value> {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.monitors[node]));
+            let path = "/jsz?accounts=1&streams=1&config=1";
+            let answer = Connection::open(address).ok()?.get(path).ok()?;
+            let whole: Value = serde_json::from_slice(&answer.body).ok()?;
+            let streams = whole["account_details"][0]["stream_detail"].as_array()?;
+            let found = streams.iter().find(|stream| stream["name"] == name)?;
+            // Only that one knows how far the others are.
+            let leads = found["cluster"]["leader"] == format!("nats{node}");
+            leads.then(|| found.clone())
+        };
+        (0..self.monitors.len()).find_map(ask).unwrap_or_default()
     }
 
     /// As [`Cluster::new`], with more arguments for fronts and workers.
@@ -314,6 +434,9 @@ impl Cluster {
         let mut cluster = Self {
             nats,
             nats_port,
+            more_nats: Vec::new(),
+            monitors: Vec::new(),
+            url: format!("nats://127.0.0.1:{nats_port}"),
             fronts: Vec::new(),
             workers: Vec::new(),
             folder,
@@ -328,7 +451,7 @@ impl Cluster {
     }
 
     pub fn url(&self) -> String {
-        format!("nats://127.0.0.1:{}", self.nats_port)
+        self.url.clone()
     }
 
     fn place(&self, name: &str) -> Result<PathBuf> {
@@ -357,7 +480,12 @@ impl Cluster {
     pub fn add_worker(&mut self, name: &str, more: &[&str]) -> Result<()> {
         let base = self.place(name)?;
         let line = Line::to(self.nats_port)?;
-        let url = format!("nats://127.0.0.1:{}", line.port);
+        // A line to one node would hide the others.
+        let url = if self.monitors.is_empty() {
+            format!("nats://127.0.0.1:{}", line.port)
+        } else {
+            self.url()
+        };
         let mut arguments = vec!["worker".to_owned(), "--nats".to_owned(), url];
         arguments.extend(["--name".to_owned(), name.to_owned()]);
         arguments.extend(["--base-directory".to_owned(), base.to_string_lossy().into()]);
@@ -374,8 +502,10 @@ impl Cluster {
 
     /// Starts everything that does not run, and waits until fronts answer and the NATS server listens.
     pub fn start(&mut self) -> Result<()> {
-        if !self.nats.is_started() {
-            self.nats.start()?;
+        for node in std::iter::once(&mut self.nats).chain(&mut self.more_nats) {
+            if !node.is_started() {
+                node.start()?;
+            }
         }
         self.until_nats_listens()?;
         for front in &mut self.fronts {
@@ -409,7 +539,8 @@ impl Cluster {
     pub fn tails(&self, lines: usize) -> String {
         let fronts = self.fronts.iter().map(|front| &front.process);
         let workers = self.workers.iter().map(|worker| &worker.process);
-        let all = std::iter::once(&self.nats).chain(fronts).chain(workers);
+        let nodes = std::iter::once(&self.nats).chain(&self.more_nats);
+        let all = nodes.chain(fronts).chain(workers);
         all.map(|process| process.tail(lines)).collect()
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use fresco_cluster::content::{Catalogue, ClusterModels, Transfer};
 use fresco_cluster::{
-    Broker, BrokerError, Front, FrontParts, Neighbour, OtherRequests, WorkerFacts,
+    Broker, BrokerError, Delivered, Front, FrontParts, Neighbour, OtherRequests, WorkerFacts,
 };
 use fresco_engine::Engine;
 use fresco_graph::{Map, Value};
@@ -100,6 +100,15 @@ impl FarWorkers for Shown {
         }
     }
 
+    fn hand_to_front(&self, front: &str, message: Vec<u8>) -> bool {
+        self.0
+            .hand_to_front(front, message)
+            .unwrap_or_else(|error| {
+                tracing::debug!(%front, "a client of another front was not told: {error}");
+                false
+            })
+    }
+
     fn offer_files(&self, outputs: &Value) -> Result<Value, String> {
         let offered = self.0.offer_files(outputs);
         offered.map_err(|error| error.to_string())
@@ -128,16 +137,19 @@ impl OtherRequests for ForFronts {
 const TOLD: usize = 4096;
 const TOLD_BYTES: usize = 64 << 20;
 
+/// A message, and whom to tell whether it arrived.
+type Letter = (Bytes, Option<Delivered>);
+
 /// Messages on their way to a thread, of which no more wait than there is room for.
 struct Line {
-    to: SyncSender<Bytes>,
+    to: SyncSender<Letter>,
     waiting: Arc<AtomicUsize>,
     most: usize,
 }
 
 /// The other end.
 struct LineEnd {
-    from: Receiver<Bytes>,
+    from: Receiver<Letter>,
     waiting: Arc<AtomicUsize>,
 }
 
@@ -154,10 +166,10 @@ impl Line {
     }
 
     /// Whether there was room for it.
-    fn push(&self, message: Bytes) -> bool {
+    fn push(&self, message: Bytes, delivered: Option<Delivered>) -> bool {
         let bytes = message.len();
         let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        let taken = before + bytes <= self.most && self.to.try_send(message).is_ok();
+        let taken = before + bytes <= self.most && self.to.try_send((message, delivered)).is_ok();
         if !taken {
             self.waiting.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -166,13 +178,13 @@ impl Line {
 }
 
 impl Iterator for LineEnd {
-    type Item = Bytes;
+    type Item = Letter;
 
     /// The next message, waited for; none when nobody can send any more.
-    fn next(&mut self) -> Option<Bytes> {
-        let message = self.from.recv().ok()?;
-        self.waiting.fetch_sub(message.len(), Ordering::Relaxed);
-        Some(message)
+    fn next(&mut self) -> Option<Letter> {
+        let letter = self.from.recv().ok()?;
+        self.waiting.fetch_sub(letter.0.len(), Ordering::Relaxed);
+        Some(letter)
     }
 }
 
@@ -189,13 +201,19 @@ impl WithNeighbours {
         let (told, messages) = Line::new(TOLD, TOLD_BYTES);
         let (own, far) = (app.clone(), Arc::downgrade(front));
         let hand_on = move || {
-            for payload in messages {
+            for (payload, delivered) in messages {
                 let Some(front) = far.upgrade() else {
                     return;
                 };
-                match front.whole_message(payload) {
+                let arrived = match front.whole_message(payload) {
                     Ok(bytes) => relay::told(&own, &bytes),
-                    Err(error) => tracing::warn!("a client was not told: {error}"),
+                    Err(error) => {
+                        tracing::warn!("a client was not told: {error}");
+                        false
+                    }
+                };
+                if let Some(tell) = delivered {
+                    tell(arrived);
                 }
             }
         };
@@ -219,8 +237,8 @@ impl Neighbour for WithNeighbours {
         relay::front_has(&self.app, &self.runtime, front, clients);
     }
 
-    fn told(&self, payload: Bytes) {
-        if !self.told.push(payload) {
+    fn told(&self, payload: Bytes, delivered: Option<Delivered>) {
+        if !self.told.push(payload, delivered) {
             tracing::warn!("clients of this front do not hear all that others have for them");
         }
     }
@@ -234,16 +252,17 @@ mod tests {
     fn a_line_has_room_for_messages_and_for_bytes() {
         let (line, mut end) = Line::new(3, 100);
         let message = |bytes: usize| Bytes::from(vec![7; bytes]);
-        assert!(line.push(message(60)));
-        assert!(!line.push(message(41)), "too many bytes");
-        assert!(line.push(message(40)));
-        assert!(line.push(message(0)));
-        assert!(!line.push(message(0)), "too many messages");
-        assert_eq!(end.next().map(|m| m.len()), Some(60));
+        let push = |line: &Line, bytes| line.push(message(bytes), None);
+        assert!(push(&line, 60));
+        assert!(!push(&line, 41), "too many bytes");
+        assert!(push(&line, 40));
+        assert!(push(&line, 0));
+        assert!(!push(&line, 0), "too many messages");
+        assert_eq!(end.next().map(|(m, _)| m.len()), Some(60));
         // What went on leaves its room to others, and what was refused took none.
-        assert!(!line.push(message(61)));
-        assert!(line.push(message(60)));
+        assert!(!push(&line, 61));
+        assert!(push(&line, 60));
         drop(line);
-        assert_eq!(end.map(|m| m.len()).sum::<usize>(), 100);
+        assert_eq!(end.map(|(m, _)| m.len()).sum::<usize>(), 100);
     }
 }

@@ -71,7 +71,10 @@ fn columns(out: &mut String, rows: &[Vec<String>]) {
 /// `GET /memory` at a moment.
 pub(crate) fn overview(state: &Value, now_ms: i64) -> String {
     let mut out = String::from("devices\n");
-    let rows: Vec<Vec<String>> = items(state, "devices").iter().map(device).collect();
+    let workers = has_workers(state);
+    let named = |item: &Value, row: Vec<String>| with_worker(workers, item, row);
+    let devices = items(state, "devices").iter();
+    let rows: Vec<Vec<String>> = devices.map(|d| named(d, device(d))).collect();
     if rows.is_empty() {
         out.push_str("  none are managed\n");
     }
@@ -85,8 +88,12 @@ pub(crate) fn overview(state: &Value, now_ms: i64) -> String {
         let head = [
             "ID", "SIZE", "STATE", "WHERE", "POLICY", "HELD BY", "LAST USE",
         ];
-        let mut rows = vec![head.map(str::to_owned).to_vec()];
-        rows.extend(models.iter().map(|m| model(m, now_ms)));
+        let mut head = head.map(str::to_owned).to_vec();
+        if workers {
+            head.insert(0, "WORKER".to_owned());
+        }
+        let mut rows = vec![head];
+        rows.extend(models.iter().map(|m| named(m, model(m, now_ms))));
         columns(&mut out, &rows);
     }
 
@@ -96,9 +103,26 @@ pub(crate) fn overview(state: &Value, now_ms: i64) -> String {
         out.push_str("  none yet\n");
     }
     let last = &decisions[decisions.len().saturating_sub(LAST)..];
-    let rows: Vec<Vec<String>> = last.iter().map(decision).collect();
+    let rows: Vec<Vec<String>> = last.iter().map(|d| named(d, decision(d))).collect();
     columns(&mut out, &rows);
     out
+}
+
+/// Whether something is on another machine, or of one of several workers.
+fn has_workers(state: &Value) -> bool {
+    let lists = ["devices", "models", "decisions"].map(|list| items(state, list));
+    let mut all = lists.into_iter().flatten();
+    all.any(|item| item.get("worker").is_some_and(|worker| !worker.is_null()))
+}
+
+/// A row that begins with whose it is.
+fn with_worker(workers: bool, item: &Value, mut row: Vec<String>) -> Vec<String> {
+    if workers {
+        let worker = text(item, "worker");
+        let shown = if worker.is_empty() { "here" } else { worker };
+        row.insert(0, shown.to_owned());
+    }
+    row
 }
 
 fn device(device: &Value) -> Vec<String> {
@@ -272,6 +296,7 @@ pub(crate) fn report(done: &Value) -> String {
         }
     };
     let mut out = String::new();
+    let workers = has_workers(done);
     let rows: Vec<Vec<String>> = items(done, "models")
         .iter()
         .map(|m| {
@@ -279,11 +304,12 @@ pub(crate) fn report(done: &Value) -> String {
             if let Some(error) = m.get("error").and_then(Value::as_str) {
                 let _ = write!(after, " ERROR: {error}");
             }
-            vec![
+            let row = vec![
                 text(m, "weights_id").to_owned(),
                 places(m.get("before")),
                 format!("-> {after}"),
-            ]
+            ];
+            with_worker(workers, m, row)
         })
         .collect();
     if rows.is_empty() {
@@ -303,20 +329,23 @@ pub(crate) fn report(done: &Value) -> String {
 /// The lines of a plan.
 pub(crate) fn steps(plan: &Value) -> String {
     let steps = plan.as_list().unwrap_or_default();
+    let named = |step: &Value| step.get("worker").is_some_and(|worker| !worker.is_null());
+    let workers = steps.iter().any(named);
     if steps.is_empty() {
         return "  nothing would be done\n".to_owned();
     }
     let rows: Vec<Vec<String>> = steps
         .iter()
         .map(|s| {
-            vec![
+            let row = vec![
                 text(s, "action").to_owned(),
                 text(s, "weights_id").to_owned(),
                 text(s, "device").to_owned(),
                 size(bytes(s, "bytes")),
                 text(s, "policy").to_owned(),
                 text(s, "reason").to_owned(),
-            ]
+            ];
+            with_worker(workers, s, row)
         })
         .collect();
     let mut out = String::new();
@@ -381,6 +410,24 @@ mod tests {
                 model.evicted               sim:0  2.0 KiB -> 0   ERROR: no
         "]]
         .assert_eq(&overview(&state, 1_000_000));
+        // With workers each line says whose it is.
+        let far = r#"{"devices":[{"device":"cpu","total":1,"free":1}],
+            "models":[{"weights_id":"a","bytes_total":1,"state":"resident","residency":{"sim:0":1},"worker":"gpu1",
+                "effective_policy":"auto"}]}"#;
+        let table = overview(&json::parse(far).unwrap(), 0);
+        let lines: Vec<&str> = table.lines().map(str::trim_start).collect();
+        assert!(
+            lines.iter().any(|line| line.starts_with("here  cpu")),
+            "{table}"
+        );
+        assert!(
+            lines.iter().any(|line| line.starts_with("WORKER  ID")),
+            "{table}"
+        );
+        assert!(
+            lines.iter().any(|line| line.starts_with("gpu1    a ")),
+            "{table}"
+        );
         let nothing = overview(&Value::Null, 0);
         assert!(nothing.contains("none in memory") && nothing.contains("none yet"));
     }

@@ -218,6 +218,10 @@ impl OtherRequests for Answers {
             _ => None,
         }
     }
+
+    fn report(&self, room: &fresco_engine::RoomReport) -> Option<Value> {
+        fresco_server::room_report(room)
+    }
 }
 
 #[cfg(test)]

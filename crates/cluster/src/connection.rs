@@ -6,7 +6,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -20,16 +20,8 @@ use futures_util::StreamExt as _;
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How long events and outcomes are kept for a front that is away.
-const EVENTS_AGE: Duration = Duration::from_hours(24 * 3);
-/// Room for them: the oldest go first.
-const EVENTS_BYTES: i64 = 1 << 30;
-/// How long files are kept.
-pub(crate) const FILES_AGE: Duration = Duration::from_hours(24 * 2);
-/// Room for them; a server with less is asked for less.
-const FILES_BYTES: [i64; 4] = [64 << 30, 16 << 30, 4 << 30, 1 << 30];
-/// Messages that are stored twice within this time are stored once.
-const DUPLICATES: Duration = Duration::from_mins(2);
+/// How long it is looked whether a server is there at all.
+const REACHING: Duration = Duration::from_secs(2);
 
 /// Where the server is and who we are there.
 #[derive(Clone)]
@@ -115,16 +107,26 @@ impl Drop for Subscription {
 /// The connection. Lives as long as the process in front and worker.
 pub struct Broker {
     // Before the runtime, which must end last.
-    client: Client,
-    context: jetstream::Context,
-    pub(crate) files: OnceLock<object_store::ObjectStore>,
-    events: OnceLock<stream::Stream>,
+    pub(crate) client: Client,
+    pub(crate) context: jetstream::Context,
+    pub(crate) files: Mutex<Option<object_store::ObjectStore>>,
+    pub(crate) events: OnceLock<stream::Stream>,
     state: Mutex<BrokerState>,
+    /// Messages can be sent, whatever becomes of those that are to be kept.
+    connected: AtomicBool,
+    /// Why what is kept on the server cannot be used now, though it was there before.
+    store_trouble: Mutex<Option<String>>,
+    /// Something is kept by fewer nodes than it could be.
+    pub(crate) short_of_replicas: AtomicBool,
+    /// How often preparing began: of several only the last goes on.
+    preparing: AtomicU64,
     /// How often the connection became usable.
     generation: AtomicU64,
     /// Without secrets.
     address: String,
-    prefix: String,
+    /// TLS is asked for.
+    secured: bool,
+    pub(crate) prefix: String,
     pub(crate) runtime: tokio::runtime::Runtime,
 }
 
@@ -184,6 +186,20 @@ fn unescaped(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// Whether somebody listens there.
+fn reach(server: &str) -> Result<(), String> {
+    use std::net::{TcpStream, ToSocketAddrs as _};
+    let found = server.to_socket_addrs();
+    let mut found = found.map_err(|e| format!("{server}: the name is not known ({e})"))?;
+    let address = found
+        .next()
+        .ok_or_else(|| format!("{server}: the name has no address"))?;
+    match TcpStream::connect_timeout(&address, REACHING) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{server}: no server answers there ({error})")),
+    }
+}
+
 /// Words of subjects and names of buckets.
 pub(crate) fn is_word(text: &str) -> bool {
     let known = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -212,6 +228,7 @@ impl Broker {
                 settings.prefix
             )));
         }
+        let secured = settings.authority.is_some() || servers.iter().any(ServerAddr::tls_required);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("nats")
@@ -280,11 +297,16 @@ impl Broker {
         let broker = Arc::new(Self {
             client,
             context,
-            files: OnceLock::new(),
+            files: Mutex::default(),
             events: OnceLock::new(),
+            connected: AtomicBool::new(false),
+            store_trouble: Mutex::default(),
+            short_of_replicas: AtomicBool::new(false),
+            preparing: AtomicU64::new(0),
             state: Mutex::new(BrokerState::Connecting(format!("connecting to {address}"))),
             generation: AtomicU64::new(0),
             address,
+            secured,
             prefix: settings.prefix.clone(),
             runtime,
         });
@@ -300,8 +322,14 @@ impl Broker {
         lock(&self.state).clone()
     }
 
+    /// Whether messages can be sent, and what is kept was there at least once.
     pub fn is_ready(&self) -> bool {
         *lock(&self.state) == BrokerState::Ready
+    }
+
+    /// Why nothing can be kept on the server now, while messages go on.
+    pub fn store_trouble(&self) -> Option<String> {
+        lock(&self.store_trouble).clone()
     }
 
     /// How often the connection became usable: what was heard before the last time may have gaps.
@@ -342,6 +370,7 @@ impl Broker {
         match event {
             Event::Connected => self.prepare_soon(),
             Event::Disconnected | Event::Closed => {
+                self.connected.store(false, Ordering::Release);
                 self.set_state(BrokerState::Connecting(
                     "the connection broke; trying again".to_owned(),
                 ));
@@ -356,7 +385,11 @@ impl Broker {
                     format!("{text}; trying again")
                 };
                 if !self.is_ready() {
-                    self.set_state(BrokerState::Connecting(text));
+                    if text.contains("IO error") {
+                        self.look_why();
+                    } else {
+                        self.set_state(BrokerState::Connecting(text));
+                    }
                 }
             }
             Event::ServerError(error) => {
@@ -375,22 +408,43 @@ impl Broker {
         }
     }
 
-    /// Makes what is needed on the server, again and again until that works or the connection breaks.
+    /// Makes what is needed on the server, again and again until that works or the connection breaks. Once it was there, messages go on
+    /// meanwhile: a node that is lost takes what it kept with it for a while, and not the signs of life.
     fn prepare_soon(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
+        let number = self.preparing.fetch_add(1, Ordering::AcqRel) + 1;
         self.runtime.spawn(async move {
             let mut tries = 1;
+            let mut told = false;
             while let Some(broker) = weak.upgrade() {
-                if broker.client.connection_state() != async_nats::connection::State::Connected {
+                let connected =
+                    broker.client.connection_state() == async_nats::connection::State::Connected;
+                if !connected || broker.preparing.load(Ordering::Acquire) != number {
                     return;
                 }
-                match broker.prepare().await {
-                    Ok(()) => {
-                        broker.generation.fetch_add(1, Ordering::AcqRel);
-                        broker.set_state(BrokerState::Ready);
-                        return;
+                if let Err(why) = broker.check_server() {
+                    broker.set_state(BrokerState::Unusable(why));
+                } else {
+                    broker.connected.store(true, Ordering::Release);
+                    let was_there = broker.events.get().is_some();
+                    if was_there && !told {
+                        broker.become_ready();
                     }
-                    Err(why) => broker.set_state(BrokerState::Unusable(why)),
+                    told |= was_there;
+                    match broker.prepare_streams().await {
+                        Ok(()) => {
+                            if lock(&broker.store_trouble).take().is_some() {
+                                let address = &broker.address;
+                                tracing::info!(
+                                    "NATS at {address}: what it keeps can be used again"
+                                );
+                            }
+                            broker.become_ready();
+                            return;
+                        }
+                        Err(why) if was_there => broker.set_store_trouble(why),
+                        Err(why) => broker.set_state(BrokerState::Unusable(why)),
+                    }
                 }
                 drop(broker);
                 tries += 1;
@@ -399,7 +453,42 @@ impl Broker {
         });
     }
 
-    async fn prepare(&self) -> Result<(), String> {
+    /// The client library says the same of a server that is not there and of one whose certificate is not trusted.
+    fn look_why(self: &Arc<Self>) {
+        let me = self.clone();
+        self.runtime.spawn_blocking(move || {
+            let servers = me.address.split(", ");
+            let mut problems: Vec<String> = servers
+                .map(|server| reach(server).err().unwrap_or_else(|| {
+                    let secured = "it answers, but no secure connection came about: give the certificate of its authority with --nats-ca, \
+                                   and name it in the address as its certificate does";
+                    let plain = "it answers, but ends the connection: it may want tls:// in the address, or is no NATS server";
+                    format!("{server}: {}", if me.secured { secured } else { plain })
+                }))
+                .collect();
+            problems.dedup();
+            if !me.is_ready() {
+                let why = format!("{}; trying again", problems.join("; "));
+                me.set_state(BrokerState::Connecting(why));
+            }
+        });
+    }
+
+    fn become_ready(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.set_state(BrokerState::Ready);
+    }
+
+    fn set_store_trouble(&self, why: String) {
+        let mut now = lock(&self.store_trouble);
+        if now.as_ref() != Some(&why) {
+            tracing::warn!("NATS at {}: {why}; jobs go on without it", self.address);
+            *now = Some(why);
+        }
+    }
+
+    /// Whether the server can do what is needed at all.
+    fn check_server(&self) -> Result<(), String> {
         let info = self.client.server_info();
         if !self.client.is_server_compatible(2, 9, 0) {
             return Err(format!(
@@ -413,57 +502,16 @@ impl Broker {
         if !is_word(&self.prefix) {
             return Err("the prefix is no word".to_owned());
         }
-        let events = stream::Config {
-            name: format!("{}_EVENTS", self.prefix.to_uppercase()),
-            description: Some("Fresco: events and outcomes of jobs".to_owned()),
-            subjects: vec![self.subject("event.>")],
-            max_age: EVENTS_AGE,
-            max_bytes: EVENTS_BYTES,
-            // Outcomes of fronts that are gone for good make room for new ones.
-            discard: stream::DiscardPolicy::Old,
-            duplicate_window: DUPLICATES,
-            allow_direct: true,
-            ..stream::Config::default()
-        };
-        let events = self
-            .context
-            .get_or_create_stream(events)
-            .await
-            .map_err(|e| format!("the stream of events cannot be made: {}", chain(&e)))?;
-        let _ = self.events.set(events);
-        // Each time: a server that lost its disk has to be given both again.
-        let files = self.bucket().await?;
-        let _ = self.files.set(files);
         Ok(())
     }
 
-    async fn bucket(&self) -> Result<object_store::ObjectStore, String> {
-        let name = format!("{}_files", self.prefix);
-        if let Ok(found) = self.context.get_object_store(&name).await {
-            return Ok(found);
-        }
-        let mut why = String::new();
-        for bytes in FILES_BYTES {
-            let config = object_store::Config {
-                bucket: name.clone(),
-                description: Some("Fresco: files by the hash of their content".to_owned()),
-                max_age: FILES_AGE,
-                max_bytes: bytes,
-                num_replicas: 1,
-                ..object_store::Config::default()
-            };
-            match self.context.create_object_store(config).await {
-                Ok(made) => return Ok(made),
-                Err(error) => why = chain(&error),
-            }
-        }
-        Err(format!("the store of files cannot be made: {why}"))
-    }
-
     /// Fails at once where nothing can be sent.
-    pub(crate) fn check_ready(&self) -> Result<(), BrokerError> {
+    pub(crate) fn check_connected(&self) -> Result<(), BrokerError> {
+        if self.connected.load(Ordering::Acquire) {
+            return Ok(());
+        }
         match self.state() {
-            BrokerState::Ready => Ok(()),
+            BrokerState::Ready => Err(BrokerError::NotReady("the connection broke".to_owned())),
             BrokerState::Connecting(why) | BrokerState::Unusable(why) => {
                 Err(BrokerError::NotReady(why))
             }
@@ -488,7 +536,7 @@ impl Broker {
 
     /// Sends a message that is lost if nobody listens.
     pub fn publish(&self, subject: &str, payload: Vec<u8>) -> Result<(), BrokerError> {
-        self.check_ready()?;
+        self.check_connected()?;
         let what = format!("send to {subject}");
         let sent = async {
             self.client
@@ -505,8 +553,9 @@ impl Broker {
         subject: &str,
         id: &str,
         payload: Vec<u8>,
+        patience: Duration,
     ) -> Result<(), BrokerError> {
-        self.check_ready()?;
+        self.check_connected()?;
         let what = format!("store a message for {subject}");
         let stored = async {
             let mut headers = HeaderMap::new();
@@ -523,41 +572,7 @@ impl Broker {
                 .map(drop)
                 .map_err(|error| publish_error(&what, &chain(&error)))
         };
-        self.wait(&what, ANSWER, stored)
-    }
-
-    /// The next stored message of a subject at or after a place in the stream, with its own place.
-    pub fn stored(&self, subject: &str, from: u64) -> Result<Option<(u64, Bytes)>, BrokerError> {
-        self.check_ready()?;
-        let what = format!("read what is stored for {subject}");
-        let Some(stream) = self.events.get() else {
-            return Err(BrokerError::NotReady("not prepared yet".to_owned()));
-        };
-        let read = async {
-            let next = stream.direct_get_next_for_subject(subject, Some(from.max(1)));
-            match next.await {
-                Ok(message) => Ok(Some((message.sequence, message.payload))),
-                Err(error) if error.kind() == stream::DirectGetErrorKind::NotFound => Ok(None),
-                Err(error) => Err(BrokerError::failed(&what, chain(&error))),
-            }
-        };
-        self.wait(&what, ANSWER, read)
-    }
-
-    /// Forgets what is stored for a subject.
-    pub fn forget(&self, subject: &str) -> Result<(), BrokerError> {
-        self.check_ready()?;
-        let what = format!("forget what is stored for {subject}");
-        let Some(stream) = self.events.get() else {
-            return Ok(());
-        };
-        let purge = async {
-            let purged = stream.purge().filter(subject).await;
-            purged
-                .map(drop)
-                .map_err(|e| BrokerError::failed(&what, chain(&e)))
-        };
-        self.wait(&what, ANSWER, purge)
+        self.wait(&what, patience, stored)
     }
 
     /// Asks somebody and waits for the answer.
@@ -567,7 +582,7 @@ impl Broker {
         payload: Vec<u8>,
         patience: Duration,
     ) -> Result<Bytes, BrokerError> {
-        self.check_ready()?;
+        self.check_connected()?;
         let what = format!("ask {subject}");
         let ask = async {
             let request = async_nats::Request::new()
@@ -624,7 +639,7 @@ impl Broker {
         let Some(reply) = heard.reply.clone() else {
             return Ok(());
         };
-        self.check_ready()?;
+        self.check_connected()?;
         let what = "answer a request";
         let sent = async {
             self.client
@@ -713,6 +728,24 @@ mod tests {
         assert_eq!(found("nats://t0ken@a"), Some(("t0ken".to_owned(), None)));
         assert_eq!(found("nats://a:1"), None);
         assert_eq!(unescaped("a%zzb%4"), "a%zzb%4");
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_named_with_why() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap().to_string();
+        assert_eq!(reach(&server), Ok(()));
+        drop(listener);
+        let why = reach(&server).unwrap_err();
+        assert!(
+            why.contains(&server) && why.contains("no server answers"),
+            "{why}"
+        );
+        assert!(
+            reach("nowhere.invalid:4222")
+                .unwrap_err()
+                .contains("not known")
+        );
     }
 
     #[test]

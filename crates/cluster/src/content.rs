@@ -17,5 +17,5 @@ pub use catalogue::{Catalogue, ModelEntry};
 pub use models::{ClusterModels, model_key, neutral_view};
 pub use names::{NamedFile, named_inputs, named_outputs};
 pub use objects::{FolderObjects, Objects, WritePiece};
-pub(crate) use sweep::remove_old;
+pub(crate) use sweep::{Removed, remove_old, remove_oldest};
 pub use transfer::{ContentError, FileRef, Renames, Transfer};

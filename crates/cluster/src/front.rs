@@ -7,7 +7,7 @@ mod link;
 mod peers;
 mod remote;
 
-pub use peers::Neighbour;
+pub use peers::{Delivered, Neighbour};
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +32,8 @@ const TERM: Duration = Duration::from_secs(10);
 const GONE: Duration = Duration::from_secs(30);
 /// How often the fleet is looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often it is looked whether the NATS cluster has grown.
+const TEND: Duration = Duration::from_secs(10);
 /// Workers that are known at once. Whoever sends signs of life in more names is no worker.
 const MOST: usize = 4096;
 /// How long a description may take.
@@ -170,6 +172,10 @@ impl Front {
             FrontShared::hear_told,
         )?);
         let me = shared.clone();
+        let handed = shared.broker.subject(&format!("fronts.hand.{id}"));
+        let hear = move |message| me.hear_handed(message);
+        heard.push(shared.broker.subscribe(&handed, hear)?);
+        let me = shared.clone();
         let questions = shared.broker.subject(&format!("fronts.ask.{id}"));
         let hear = move |message| me.hear_question(message);
         heard.push(shared.broker.subscribe(&questions, hear)?);
@@ -201,8 +207,11 @@ impl Front {
         match self.shared.broker.state() {
             BrokerState::Ready => {
                 let trouble = lock(&self.shared.trouble);
-                let (at, why) = trouble.as_ref()?;
-                (at.elapsed() < TROUBLE).then(|| why.clone())
+                let recent = trouble.as_ref().filter(|(at, _)| at.elapsed() < TROUBLE);
+                let address = self.shared.broker.address();
+                let store = self.shared.broker.store_trouble();
+                let store = store.map(|why| format!("NATS at {address}: {why}"));
+                recent.map(|(_, why)| why.clone()).or(store)
             }
             BrokerState::Connecting(why) | BrokerState::Unusable(why) => {
                 Some(format!("NATS at {}: {why}", self.shared.broker.address()))
@@ -392,6 +401,7 @@ impl FrontShared {
     /// The thread's body.
     fn look_after_fleet(self: &Arc<Self>) {
         let mut own = None;
+        let mut tended = Instant::now();
         while !self.stopping.load(Ordering::SeqCst) {
             let version = self.catalogue.version();
             if own != Some(version) {
@@ -403,6 +413,10 @@ impl FrontShared {
                 self.look_after(link);
             }
             self.greet();
+            if tended.elapsed() > TEND {
+                tended = Instant::now();
+                self.broker.tend_streams();
+            }
             self.wait(LOOK);
             *lock(&self.news) = false;
         }

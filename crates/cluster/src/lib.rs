@@ -10,6 +10,7 @@
 //! | `fresco.fronts.alive.FRONT` | message, each second and when clients come or go | front to all fronts: the clients that it has |
 //! | `fresco.fronts.ask.FRONT` | request | front to front: your queue, that job's result, interrupt it |
 //! | `fresco.fronts.tell.FRONT` | message | front to front: this is for a client of yours |
+//! | `fresco.fronts.hand.FRONT` | request | the same, answered when the client has it |
 //! | `fresco.event.FRONT.TASK` | stored in a stream | worker to one front: numbered events, the outcome last |
 //! | `fresco.preview.FRONT.TASK` | message | pictures on the way, thinned, lost when nobody listens |
 //!
@@ -21,13 +22,15 @@
 
 mod connection;
 pub mod content;
+mod disk;
 mod event_wire;
 mod front;
 mod objects;
+mod streams;
 pub mod wire;
 mod worker;
 
 pub use connection::{Broker, BrokerError, BrokerSettings, BrokerState, Heard, Subscription};
-pub use front::{Front, FrontParts, Neighbour, WorkerFacts};
+pub use front::{Delivered, Front, FrontParts, Neighbour, WorkerFacts};
 pub use objects::{ContentHash, hash_file};
 pub use worker::{EventReceiver, OtherRequests, WorkerParts, WorkerProcess, WorkerSink};

@@ -11,7 +11,8 @@ use async_nats::jetstream::object_store;
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
 
-use crate::connection::{ANSWER, Broker, BrokerError, FILES_AGE, chain, publish_error};
+use crate::connection::{ANSWER, Broker, BrokerError, chain, publish_error};
+use crate::streams::FILES_AGE;
 
 /// SHA-256 of a content.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,15 +75,9 @@ fn patience(bytes: u64) -> Duration {
 }
 
 impl Broker {
-    fn bucket_of_files(&self) -> Result<&object_store::ObjectStore, BrokerError> {
-        self.check_ready()?;
-        let none = || BrokerError::NotReady("not prepared yet".to_owned());
-        self.files.get().ok_or_else(none)
-    }
-
     /// Whether a content is there and stays for a while.
     pub fn has_content(&self, hash: &ContentHash) -> Result<bool, BrokerError> {
-        let files = self.bucket_of_files()?;
+        let files = self.bucket()?;
         let what = format!("look for content {hash}");
         let look = async {
             match files.info(hash.to_string()).await {
@@ -111,7 +106,7 @@ impl Broker {
         if self.has_content(&hash)? {
             return Ok(hash);
         }
-        let files = self.bucket_of_files()?;
+        let files = self.bucket()?;
         let what = format!("store {} bytes", bytes.len());
         let put = async {
             let mut from = bytes;
@@ -127,7 +122,7 @@ impl Broker {
         if self.has_content(hash)? {
             return Ok(());
         }
-        let files = self.bucket_of_files()?;
+        let files = self.bucket()?;
         let what = format!("store {}", path.display());
         let size = std::fs::metadata(path).map_or(0, |meta| meta.len());
         let put = async {
@@ -149,7 +144,7 @@ impl Broker {
         largest: u64,
         mut write: impl FnMut(&[u8]) -> std::io::Result<()>,
     ) -> Result<u64, BrokerError> {
-        let files = self.bucket_of_files()?;
+        let files = self.bucket()?;
         let what = format!("fetch content {hash}");
         let get = async {
             let mut object = files.get(hash.to_string()).await.map_err(|error| {

@@ -9,6 +9,8 @@ use fresco_engine::placement::{Resident, WorkerView};
 use fresco_engine::{FreeRequest, Outcome, Returned, RunJob};
 use fresco_graph::{Map, Value, json, map};
 
+use crate::content::ModelEntry;
+
 /// Front and worker must have the same.
 pub const PROTOCOL: i64 = 1;
 /// Bytes of a message that is read at all; larger ones come by content and are held against this too.
@@ -176,6 +178,21 @@ pub struct Alive {
     pub view: WorkerView,
     /// Results of nodes that it keeps.
     pub results: Option<u64>,
+    /// Jobs that are done and whose outcomes the server has not taken yet: they are said again until it does.
+    pub delivering: Vec<TaskName>,
+    /// Why it takes no job now, though it runs none.
+    pub trouble: Option<Arc<str>>,
+}
+
+fn task_to_value(task: &TaskName) -> Value {
+    map! {"front" => &task.front, "task" => task.task}.into()
+}
+
+fn task_from_value(value: &Value) -> Result<TaskName, WireError> {
+    Ok(TaskName {
+        front: Fields(value).text("front")?,
+        task: Fields(value).whole("task")?,
+    })
 }
 
 impl Alive {
@@ -201,10 +218,14 @@ impl Alive {
             },
         };
         if let Some(job) = &self.job {
-            message.insert(
-                "job".into(),
-                map! {"front" => &job.front, "task" => job.task}.into(),
-            );
+            message.insert("job".into(), task_to_value(job));
+        }
+        if !self.delivering.is_empty() {
+            let tasks: Vec<Value> = self.delivering.iter().map(task_to_value).collect();
+            message.insert("delivering".into(), tasks.into());
+        }
+        if let Some(trouble) = &self.trouble {
+            message.insert("trouble".into(), trouble.into());
         }
         if let Some(front) = &self.offered {
             message.insert("offered".into(), front.into());
@@ -234,6 +255,8 @@ impl Alive {
                 catalogue: 0,
                 view: WorkerView::default(),
                 results: None,
+                delivering: Vec::new(),
+                trouble: None,
             });
         }
         let state = match &*fields.text("state")? {
@@ -244,11 +267,10 @@ impl Alive {
         };
         let job = match value.get("job") {
             None | Some(Value::Null) => None,
-            Some(job) => Some(TaskName {
-                front: Fields(job).text("front")?,
-                task: Fields(job).whole("task")?,
-            }),
+            Some(job) => Some(task_from_value(job)?),
         };
+        let delivering = fields.list("delivering")?.iter();
+        let delivering = delivering.map(task_from_value).collect::<Result<_, _>>()?;
         let view = fields.value("view");
         let view_fields = Fields(&view);
         let mut resident = Vec::new();
@@ -275,6 +297,8 @@ impl Alive {
                 view_fields.whole("room")?,
             ),
             results: fields.whole("results").ok(),
+            delivering,
+            trouble: fields.text_or_none("trouble")?,
         })
     }
 }
@@ -288,6 +312,8 @@ pub struct JobMessage {
     pub job: RunJob,
     /// Files that the worker has to fetch first, in the words of whoever packed them.
     pub inputs: Value,
+    /// Model files that the job names and the front has itself: a worker that has another one of such a name does not run it.
+    pub models: Vec<ModelEntry>,
 }
 
 impl JobMessage {
@@ -302,6 +328,7 @@ impl JobMessage {
             "outputs" => texts(&self.job.outputs),
             "sensitive" => self.job.sensitive.clone(),
             "inputs" => self.inputs.clone(),
+            "models" => self.models.iter().map(ModelEntry::to_value).collect::<Vec<_>>(),
         };
         if let Some(client) = &self.job.client {
             message.insert("client".into(), client.into());
@@ -331,6 +358,7 @@ impl JobMessage {
                 client: fields.text_or_none("client")?,
             },
             inputs: fields.value("inputs"),
+            models: ModelEntry::list(&fields.value("models")),
         })
     }
 }
@@ -496,6 +524,11 @@ mod tests {
             catalogue: 2,
             view: WorkerView::new(resident, vec!["cuda:0".into()], 100),
             results: Some(4),
+            delivering: vec![TaskName {
+                front: "f".into(),
+                task: 6,
+            }],
+            trouble: Some("its disk is full".into()),
         }
     }
 
@@ -507,6 +540,8 @@ mod tests {
             job: None,
             offered: None,
             results: None,
+            delivering: Vec::new(),
+            trouble: None,
             view: WorkerView::default(),
             ..whole
         };
@@ -536,6 +571,7 @@ mod tests {
     #[test]
     fn jobs_and_answers_travel_whole() {
         let job = JobMessage {
+            models: Vec::new(),
             name: TaskName {
                 front: "f-1".into(),
                 task: u64::MAX,

@@ -3,11 +3,13 @@
 //! It owns its one place. A front asks for it with the job in hand; whoever comes while it is taken hears "busy". A front that was turned away
 //! says so ([`Place::want`]), and the place is offered to it alone for a moment when it is free, so that fronts take turns.
 //!
-//! Threads: `door` answers requests and never waits for a job; `runner` brings a job's files, runs it and delivers its outcome, and tries that
-//! again until the server has it; `beat` gives signs of life, also while the others wait.
+//! Threads: `door` answers requests and never waits for a job; `runner` brings a job's files, runs it and delivers its outcome; `delivery` tries
+//! outcomes again that the server does not take; `beat` gives signs of life, also while the others wait.
 
+mod delivery;
 mod events;
 mod place;
+mod room;
 mod runner;
 
 use std::path::PathBuf;
@@ -17,15 +19,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fresco_engine::store::Passer;
-use fresco_engine::{Engine, now_ms};
+use fresco_engine::{Engine, RoomReport, now_ms};
 use fresco_files::Folders;
 use fresco_graph::{Map, Value, json, map};
 
 use crate::connection::{Broker, BrokerError, Heard, Subscription, is_word};
 use crate::content::{Catalogue, ModelEntry, Transfer, neutral_view};
 use crate::wire::{self, Alive, Fields, JobMessage, LARGEST, PROTOCOL, RunAnswer};
+use delivery::Undelivered;
 pub use events::{EventReceiver, WorkerSink};
 use place::Place;
+use room::Room;
 
 /// Between two signs of life, at most.
 const BEAT: Duration = Duration::from_secs(1);
@@ -61,6 +65,11 @@ pub struct WorkerParts {
 pub trait OtherRequests: Send + Sync {
     /// None: nobody knows this request. May take its time.
     fn answer(&self, request: &Value) -> Option<Value>;
+
+    /// What became of the models, in the words of those who freed them, as another machine can read it.
+    fn report(&self, _room: &RoomReport) -> Option<Value> {
+        None
+    }
 }
 
 /// What the threads share.
@@ -72,10 +81,11 @@ struct Shared {
     engine: Engine,
     passer: Passer,
     place: Place,
+    undelivered: Undelivered,
     transfer: Arc<Transfer>,
     catalogue: Arc<Catalogue>,
     folders: Folders,
-    swept: Vec<PathBuf>,
+    room: Room,
     answers: Arc<dyn OtherRequests>,
 }
 
@@ -126,10 +136,11 @@ impl WorkerProcess {
             engine,
             passer,
             place: Place::default(),
+            undelivered: Undelivered::default(),
             transfer,
             catalogue,
             folders,
-            swept,
+            room: Room::new(swept),
             answers,
         });
         let (door, knocks) = channel();
@@ -151,11 +162,17 @@ impl WorkerProcess {
                 .spawn(work)
                 .map_err(|e| BrokerError::failed("start a thread", e))
         };
-        let (a, b, c) = (shared.clone(), shared.clone(), shared.clone());
+        let (a, b, c, d) = (
+            shared.clone(),
+            shared.clone(),
+            shared.clone(),
+            shared.clone(),
+        );
         let threads = vec![
             spawn("door", Box::new(move || a.keep_the_door(&knocks, &jobs)))?,
             spawn("runner", Box::new(move || b.run_jobs(&taken, &events)))?,
             spawn("beat", Box::new(move || c.beat()))?,
+            spawn("delivery", Box::new(move || d.deliver_again()))?,
         ];
         Ok(Self {
             shared,
@@ -175,7 +192,13 @@ impl WorkerProcess {
             shared.engine.interrupt(None);
             shared.place.wait_free(Duration::from_secs(15));
         }
+        if !shared.undelivered.wait_empty(patience) {
+            tracing::warn!(
+                "NATS did not take all outcomes in time; their fronts run those jobs again"
+            );
+        }
         shared.place.close();
+        shared.undelivered.close();
         let _ = self.door.send(AtTheDoor::Close);
         for thread in self.threads {
             if thread.join().is_err() {
@@ -201,7 +224,8 @@ impl Shared {
                 );
             }
             was_ready = ready;
-            if ready {
+            // Also where nothing can be kept now: those who hear it know that it lives.
+            if self.broker.check_connected().is_ok() {
                 self.say_alive(&subject);
                 self.place.pause(PULSE);
             }
@@ -228,6 +252,8 @@ impl Shared {
                 .first()
                 .and_then(|one| one.results)
                 .map(|n| n as u64),
+            delivering: self.undelivered.names(),
+            trouble: now.trouble,
         };
         if let Err(error) = self.broker.publish(subject, alive.encode()) {
             tracing::debug!("no sign of life was sent: {error}");
@@ -349,6 +375,10 @@ impl Shared {
         if let Some(report) = reports.first() {
             answer.insert("took_ms".into(), (report.took.as_millis() as u64).into());
             answer.insert("cache_reset".into(), report.cache_reset.into());
+            let room = report.models.as_ref();
+            if let Some(room) = room.and_then(|room| self.answers.report(room)) {
+                answer.insert("room".into(), room);
+            }
             for (key, bytes) in [
                 ("ram_before", report.ram_before),
                 ("ram_after", report.ram_after),

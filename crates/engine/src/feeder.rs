@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fresco_graph::{Map, Value, lock};
+use fresco_graph::{Map, Value, lock, map};
 
 use crate::event::{Event, EventKind, EventSink, Failure};
 use crate::job::{Outcome, Returned, RunControl, RunJob};
@@ -276,6 +276,33 @@ impl EngineShared {
         self.status(self.store.remaining());
         if let Some(place) = self.place(&current.worker) {
             self.start(&place);
+        }
+        // The store calls this, and cannot be asked meanwhile.
+        let me = self.clone();
+        let tell = std::thread::Builder::new().name("held".into());
+        if let Err(error) = tell.spawn(move || me.tell_if_held(&current)) {
+            tracing::warn!("a client is not told that its prompt may be held: {error}");
+        }
+    }
+
+    /// Tells the client of a prompt that was given back too often that it will not run by itself any more.
+    fn tell_if_held(&self, current: &RunningPrompt) {
+        let Some(client) = &current.client else {
+            return;
+        };
+        let Some(Ok(outline)) = self.store.outline().wait() else {
+            return;
+        };
+        let mut reasons = outline.reasons.into_iter();
+        let reason = reasons.find(|(id, _)| *id == current.prompt_id);
+        let held = reason.filter(|(id, _)| outline.held.contains(id));
+        if let Some((prompt_id, reason)) = held {
+            let kind = EventKind::Custom {
+                event: "fresco_held".into(),
+                data: map! {"prompt_id" => prompt_id, "reason" => reason}.into(),
+                client: Some(client.clone()),
+            };
+            self.emit_of(current, kind);
         }
     }
 
@@ -603,7 +630,12 @@ impl Feeder {
         };
         tracing::warn!(prompt = %current.prompt_id, worker = %current.worker, "the job goes back into the queue: {why}");
         match self.shared.store.give_back(task, lost).wait() {
-            Some(Ok(_)) => self.shared.status(self.shared.store.remaining()),
+            Some(Ok(_)) => {
+                self.shared.status(self.shared.store.remaining());
+                if lost {
+                    self.shared.tell_if_held(current);
+                }
+            }
             Some(Err(error)) => {
                 // Its lease ends by itself.
                 tracing::error!(prompt = %current.prompt_id, "cannot put the job back: {error}");

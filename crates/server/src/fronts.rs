@@ -7,8 +7,9 @@ use std::sync::Arc;
 use fresco_graph::{Map, Value, json, map};
 
 use crate::App;
+use crate::error::ApiError;
 use crate::far::FarWorkers;
-use crate::history;
+use crate::history::{self, HistoryWindow};
 use crate::queue::{self, write_items};
 use crate::request::Request;
 use crate::route::blocking;
@@ -59,11 +60,15 @@ fn is_entry_of(entry: &Value, prompt_id: &str) -> bool {
         return false;
     };
     let only = entry.get(prompt_id).filter(|_| entry.len() == 1);
-    only.is_some_and(|job| {
-        job.get("prompt").is_some_and(is_job)
-            && matches!(job.get("outputs"), Some(Value::Map(_)))
-            && matches!(job.get("status"), Some(Value::Map(_)))
-    })
+    only.is_some_and(|job| is_entry(job, prompt_id))
+}
+
+fn is_entry(job: &Value, prompt_id: &str) -> bool {
+    let prompt = job.get("prompt").filter(|prompt| is_job(prompt));
+    let id = prompt.and_then(|prompt| prompt.as_list()?.get(1)?.as_str());
+    id == Some(prompt_id)
+        && matches!(job.get("outputs"), Some(Value::Map(_)))
+        && matches!(job.get("status"), Some(Value::Map(_)))
 }
 
 /// A job of another front as `/history/{prompt_id}` shows it, with its files brought here.
@@ -93,6 +98,67 @@ pub(crate) async fn history(request: &Request, prompt_id: &str) -> Option<String
         Some(json::to_string(&entry))
     };
     blocking(work).await.ok().flatten()
+}
+
+/// Entries that another front gives to a list: their files come with them.
+const LISTED: i64 = 200;
+
+/// Whether others may have entries of the history.
+pub(crate) fn has_others(request: &Request) -> bool {
+    others(request).is_some()
+}
+
+/// When a job ended, for the order of a list.
+fn ended(entry: &Value) -> i128 {
+    let messages = entry
+        .get("status")
+        .and_then(|status| status.get("messages"));
+    let messages = messages.and_then(Value::as_list).unwrap_or_default().iter();
+    let times =
+        messages.filter_map(|message| message.as_list()?.get(1)?.get("timestamp")?.as_int());
+    times.max().unwrap_or(0)
+}
+
+/// Entries of this front's history, with the newest ones of all others: in the order in which they ended, with their files here. What a
+/// front that does not answer has is left out.
+pub(crate) async fn histories(
+    request: &Request,
+    own: String,
+    window: HistoryWindow,
+) -> Result<String, ApiError> {
+    let Some(far) = others(request) else {
+        return Ok(own);
+    };
+    let question = map! {"do" => "histories"};
+    let work = move || {
+        let mut entries: Vec<(Arc<str>, Value)> = Vec::new();
+        let own = json::parse(&own).unwrap_or_default();
+        let mut wholes = vec![own];
+        for answer in far.ask_fronts(&question) {
+            let mut whole = answer.get("entries").cloned().unwrap_or_default();
+            let files = answer.get("files").cloned().unwrap_or_default();
+            match far.bring_files(&files, &mut whole) {
+                Ok(()) => wholes.push(whole),
+                Err(why) => {
+                    tracing::warn!("files of another front's jobs did not come: {why}");
+                }
+            }
+        }
+        for (at, whole) in wholes.iter().enumerate() {
+            for (id, entry) in whole.as_map().into_iter().flatten() {
+                let known = at > 0 && entries.iter().any(|(known, _)| known == id);
+                if !known && (at == 0 || is_entry(entry, id)) {
+                    entries.push((id.clone(), entry.clone()));
+                }
+            }
+        }
+        // Those of one front stay in its order where they ended at once.
+        entries.sort_by_key(|(_, entry)| ended(entry));
+        let range = window.range(entries.len());
+        let shown: Map = entries.drain(range).collect();
+        json::to_string(&shown.into())
+    };
+    blocking(work).await
 }
 
 /// Passes on what is to be done, whoever has the job.
@@ -132,6 +198,24 @@ pub async fn answer_front(app: &App, question: &Value) -> Value {
             let files = blocking(move || far.offer_files(&offered)).await;
             match files {
                 Ok(Ok(files)) => map! {"entry" => whole, "files" => files}.into(),
+                Ok(Err(why)) => failed(&why),
+                Err(_) => failed("the files cannot be read"),
+            }
+        }
+        "histories" => {
+            let Some(Ok(records)) = app.engine.store().history(Some(LISTED), -1).await else {
+                return failed("the history cannot be read");
+            };
+            let Some(far) = app.far.clone() else {
+                return failed("this is no front of a cluster");
+            };
+            let offer = move || {
+                let whole = json::parse(&history::render(&records)).unwrap_or_default();
+                let files = far.offer_files(&whole)?;
+                Ok::<Value, String>(map! {"entries" => whole, "files" => files}.into())
+            };
+            match blocking(offer).await {
+                Ok(Ok(answer)) => answer,
                 Ok(Err(why)) => failed(&why),
                 Err(_) => failed("the files cannot be read"),
             }

@@ -21,8 +21,43 @@ pub(crate) async fn get(request: Request) -> Answer {
     };
     let max_items = integer("max_items")?;
     let offset = integer("offset")?.unwrap_or(-1);
-    let records = stored(request.app.engine.store().history(max_items, offset).await)?;
-    Ok(response::json_text(render(&records)))
+    let window = HistoryWindow { max_items, offset };
+    let (own_items, own_offset) = window.of_each(fronts::has_others(&request));
+    let records = request.app.engine.store().history(own_items, own_offset);
+    let own = render(&stored(records.await)?);
+    Ok(response::json_text(
+        fronts::histories(&request, own, window).await?,
+    ))
+}
+
+/// Which entries of the history are wanted.
+#[derive(Clone, Copy)]
+pub(crate) struct HistoryWindow {
+    pub(crate) max_items: Option<i64>,
+    /// Of the first one, oldest first; a negative one with `max_items` means the newest ones.
+    pub(crate) offset: i64,
+}
+
+impl HistoryWindow {
+    /// What one front has to give, so that this window can be cut out of what several have.
+    fn of_each(self, several: bool) -> (Option<i64>, i64) {
+        if !several || self.offset < 0 {
+            return (self.max_items, self.offset);
+        }
+        let items = self.max_items.map(|n| n.saturating_add(self.offset));
+        (items, 0)
+    }
+
+    /// Where it begins and ends among so many entries.
+    pub(crate) fn range(self, entries: usize) -> std::ops::Range<usize> {
+        let whole = |n: i64| usize::try_from(n).unwrap_or(0).min(entries);
+        let most = self.max_items.map_or(entries, whole);
+        let start = match (self.max_items, self.offset) {
+            (Some(_), ..0) => entries - most,
+            (_, offset) => whole(offset),
+        };
+        start..(start + most).min(entries)
+    }
 }
 
 /// `GET /history/{prompt_id}`.
@@ -92,4 +127,22 @@ pub(crate) fn write_status(out: &mut String, record: &HistoryRecord) {
     out.push_str(",\"messages\":");
     out.push_str(&record.messages);
     out.push('}');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_cut_out_of_what_several_fronts_have() {
+        let window = |max_items, offset| HistoryWindow { max_items, offset };
+        assert_eq!(window(None, -1).range(5), 0..5);
+        assert_eq!(window(Some(2), -1).range(5), 3..5);
+        assert_eq!(window(Some(9), -1).range(5), 0..5);
+        assert_eq!(window(Some(2), 1).range(5), 1..3);
+        assert_eq!(window(Some(2), 9).range(5), 5..5);
+        assert_eq!(window(Some(2), 1).of_each(true), (Some(3), 0));
+        assert_eq!(window(Some(2), 1).of_each(false), (Some(2), 1));
+        assert_eq!(window(Some(2), -1).of_each(true), (Some(2), -1));
+    }
 }

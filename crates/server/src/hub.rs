@@ -25,8 +25,10 @@ use crate::memory_json;
 use crate::metrics::Metrics;
 use crate::outbox::{Class, Frame, Outbox};
 
+mod missed;
 mod relay;
 
+use missed::Missed;
 use relay::Relay;
 
 /// Bytes of snapshots a prompt may send at once, and how fast the allowance comes back.
@@ -146,6 +148,7 @@ struct State {
     /// By prompt, as long as it runs.
     progress: HashMap<Arc<str>, PromptProgress>,
     answers: Answers,
+    missed: Missed,
     jobs: JobLogs,
     log_subscribers: BTreeSet<Arc<str>>,
     /// What runs now, by prompt.
@@ -177,6 +180,11 @@ impl Hub {
         lock(&self.state)
     }
 
+    /// This is one of several fronts.
+    pub(crate) fn join_cluster(&self) {
+        self.lock().missed.join_cluster();
+    }
+
     /// Registers a socket, greets it, and tells it what its prompt is doing. A socket of the same id is replaced: it
     /// stays open but receives nothing more.
     pub(crate) fn connect(&self, sid: Arc<str>, remaining: usize) -> Option<Arc<Socket>> {
@@ -194,6 +202,10 @@ impl Hub {
         let mut shown = state.current.values();
         if let Some(own) = shown.find(|shown| shown.client.as_ref() == Some(&sid)) {
             greet("executing", fresco_graph::map! {"node" => &own.node}.into());
+        }
+        state.missed.saw(&sid);
+        for frame in state.missed.take(&sid) {
+            socket.outbox.push(frame);
         }
         for frame in state.answers.take_late(&sid) {
             socket.outbox.push(frame);
@@ -225,6 +237,7 @@ impl Hub {
     ) -> PendingAnswer {
         let client: Arc<str> = client.into();
         let mut state = self.lock();
+        state.missed.submitted(prompt_id);
         let answer = state
             .answers
             .open(prompt_id, client.clone(), has_event_loop);
@@ -254,6 +267,9 @@ impl Hub {
         {
             state.sockets.shift_remove(&socket.sid);
             state.log_subscribers.remove(&socket.sid);
+            for frame in socket.outbox.drain() {
+                state.missed.keep(&socket.sid, frame);
+            }
         }
         self.metrics.sockets(state.sockets.len());
     }
@@ -311,7 +327,11 @@ impl Hub {
 
     /// Waiting jobs left the queue without running; with `None` all of them. Whoever follows one is let go.
     pub(crate) fn jobs_left(&self, prompt_id: Option<&str>) {
-        self.lock().jobs.finish_waiting(prompt_id);
+        let mut state = self.lock();
+        state.jobs.finish_waiting(prompt_id);
+        if let Some(id) = prompt_id {
+            state.missed.ended(id);
+        }
     }
 
     /// Ends all connections, saying why.
@@ -358,8 +378,15 @@ impl Hub {
             self.push(socket, frame.clone());
             sent = true;
         }
-        if !sent && frame.after.is_some() {
-            state.answers.keep(prompt_id, frame);
+        if sent || target == Target::All {
+            return;
+        }
+        match client {
+            Some(client) if state.missed.wants(client, prompt_id) => {
+                state.missed.keep(client, frame);
+            }
+            _ if frame.after.is_some() => state.answers.keep(prompt_id, frame),
+            _ => {}
         }
     }
 
@@ -701,6 +728,7 @@ impl EventSink for Hub {
                 if let Some(id) = &event.prompt_id {
                     state.progress.remove(id);
                     state.jobs.finish(id);
+                    state.missed.ended(id);
                 }
             }
             _ => {}

@@ -78,7 +78,7 @@ pub use guard::COOKIE;
 pub use hub::Hub;
 pub use logs::{LogEntry, LogRing};
 pub use memory::to_memory_request;
-pub use memory_json::event_line;
+pub use memory_json::{event_line, room_report};
 pub use metrics::Metrics;
 pub use pack_host::{NoPacks, Packs};
 pub use registries::{Registries, WorkerModels};
@@ -165,6 +165,9 @@ impl App {
         } = parts;
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(logs.clone().pump(Arc::downgrade(&hub)));
+        }
+        if far.is_some() {
+            hub.join_cluster();
         }
         let bodies = body::Bodies::new(&dirs.temp, config.max_upload_total);
         let memory = memory_guard::RequestMemory::new(config.limits.picture_memory, memory);

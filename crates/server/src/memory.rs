@@ -100,7 +100,7 @@ pub(crate) async fn free(mut request: Request) -> Answer {
     let engine = request.app.engine.clone();
     if flag("dry_run") {
         let plan = free_plan(&request, implied(wanted)).await?;
-        let answer = map! {"dry_run" => true, "plan" => wire::plan(&plan)};
+        let answer = map! {"dry_run" => true, "plan" => plan};
         return Ok(response::json(&answer.into()));
     }
     let packs = request.app.packs.clone();
@@ -139,14 +139,16 @@ pub fn to_memory_request(request: &FreeRequest) -> fresco_memory::FreeRequest {
     }
 }
 
-async fn free_plan(
-    request: &Request,
-    wanted: FreeRequest,
-) -> Result<fresco_memory::EvictionPlan, ApiError> {
-    ask(request, move |memory| {
-        memory.free_plan(&to_memory_request(&wanted))
-    })
-    .await
+/// What all workers would do, or the one that is named.
+async fn free_plan(request: &Request, wanted: FreeRequest) -> Result<Value, ApiError> {
+    let wanted = to_memory_request(&wanted);
+    let asked = wanted.clone();
+    let own = if far::named(request).is_some() {
+        Vec::<Value>::new().into()
+    } else {
+        ask(request, move |memory| wire::plan(&memory.free_plan(&asked))).await?
+    };
+    far::add_plans(request, &wanted, own).await
 }
 
 /// Forgetting results implies unloading, also in a plan.
@@ -208,8 +210,23 @@ async fn known_devices(
     let Some(wanted) = wanted.filter(|w| !w.is_empty()) else {
         return Ok(());
     };
-    let snapshot = ask(request, Registries::snapshot).await?;
-    let known: Vec<&str> = snapshot.devices.iter().map(|d| d.device.as_str()).collect();
+    let mut elsewhere = far::devices(request).await?;
+    let asked = map! {"do" => "overview"};
+    if let Some(Ok(overview)) = far::ask(request, asked).await? {
+        let devices = overview.get("devices").and_then(Value::as_list);
+        let name = |device: &Value| Some(device.get("device")?.as_str()?.to_owned());
+        elsewhere = devices
+            .unwrap_or_default()
+            .iter()
+            .filter_map(name)
+            .collect();
+    } else {
+        let own = ask(request, Registries::snapshot).await?;
+        elsewhere.extend(own.devices.into_iter().map(|device| device.device));
+    }
+    elsewhere.sort();
+    elsewhere.dedup();
+    let known: Vec<&str> = elsewhere.iter().map(String::as_str).collect();
     match wanted.iter().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => {
@@ -240,14 +257,33 @@ pub(crate) async fn all(request: Request) -> Answer {
 
 /// `GET /memory/devices`.
 pub(crate) async fn devices(request: Request) -> Answer {
+    if let Some(devices) = of_named(&request, "devices").await? {
+        return Ok(response::json(&devices));
+    }
     let snapshot = ask(&request, Registries::snapshot).await?;
-    Ok(response::json(&wire::devices(&snapshot.devices)))
+    let own = wire::devices(&snapshot.devices);
+    let all = far::add_list(&request, "devices", own).await?;
+    Ok(response::json(&all))
 }
 
 /// `GET /memory/models`.
 pub(crate) async fn models(request: Request) -> Answer {
+    if let Some(models) = of_named(&request, "models").await? {
+        return Ok(response::json(&models));
+    }
     let snapshot = ask(&request, Registries::snapshot).await?;
-    Ok(response::json(&wire::models(&snapshot.models)))
+    let own = wire::models(&snapshot.models);
+    let all = far::add_list(&request, "models", own).await?;
+    Ok(response::json(&all))
+}
+
+/// A list of the worker elsewhere that a request names; none if it names none.
+async fn of_named(request: &Request, list: &str) -> Result<Option<Value>, ApiError> {
+    let Some(answer) = far::ask(request, map! {"do" => "overview"}).await? else {
+        return Ok(None);
+    };
+    let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
+    Ok(answer.get(list).cloned())
 }
 
 /// `GET /memory/models/{weights_id}`.
@@ -260,8 +296,13 @@ pub(crate) async fn model(request: Request) -> Answer {
     }
     let asked = id.clone();
     let found = ask(&request, move |memory| memory.model(&asked)).await?;
-    let (model, units) = found.ok_or_else(|| unknown(&id))?;
-    Ok(response::json(&wire::detail(&model, &units)))
+    if let Some((model, units)) = found {
+        return Ok(response::json(&wire::detail(&model, &units)));
+    }
+    let question = map! {"do" => "model", "id" => id.as_str()};
+    let found = far::at_its_worker(&request, question).await?;
+    let found = found.map_err(|refusal| refused(refusal, &id))?;
+    Ok(response::json(&found))
 }
 
 /// `PATCH /memory/models/{weights_id}`.
@@ -294,14 +335,28 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
             return Ok(removed(&id, Removed::Done));
         }
         let released = ask(&request, move |memory| memory.release(&asked)).await?;
-        released.map_err(|refusal| refused(refusal, &id))?;
+        let question = map! {"do" => "release", "id" => id.as_str()};
+        match released {
+            Err(Refusal::Unknown) => drop(
+                far::at_its_worker(&request, question)
+                    .await?
+                    .map_err(|refusal| refused(refusal, &id))?,
+            ),
+            released => released.map_err(|refusal| refused(refusal, &id))?,
+        }
         return Ok(removed(&id, Removed::Done));
     }
     let policy = Policy::parse(&policy).ok_or_else(|| {
         let known = Policy::SPELLINGS;
         bad(&format!("there is no policy {policy:?}; there are {known}"))
     })?;
+    let question = map! {"do" => "policy", "id" => id.as_str(), "policy" => policy.to_string()};
     let model = change(&request, move |memory| memory.set_policy(&asked, policy)).await?;
+    if matches!(model, Err(Refusal::Unknown)) {
+        let model = far::at_its_worker(&request, question).await?;
+        let model = model.map_err(|refusal| refused(refusal, &id))?;
+        return Ok(response::json(&model));
+    }
     let model = model.map_err(|refusal| refused(refusal, &id))?;
     Ok(response::json(&wire::model(&model)))
 }
@@ -313,7 +368,7 @@ pub(crate) async fn remove(request: Request) -> Answer {
         .is_some_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
     let id = request.param(0).to_owned();
     let question = map! {"do" => "remove", "id" => id.as_str(), "force" => force};
-    if let Some(answer) = far::ask(&request, question).await? {
+    let far_end = |answer: Result<Value, Refusal>| {
         let answer = answer.map_err(|refusal| refused(refusal, &id))?;
         let deferred = answer.get("removed").and_then(Value::as_str) == Some("deferred");
         let how = if deferred {
@@ -321,10 +376,16 @@ pub(crate) async fn remove(request: Request) -> Answer {
         } else {
             Removed::Done
         };
-        return Ok(removed(&id, how));
+        Ok(removed(&id, how))
+    };
+    if let Some(answer) = far::ask(&request, question.clone()).await? {
+        return far_end(answer);
     }
     let asked = id.clone();
     let how = change(&request, move |memory| memory.remove(&asked, force)).await?;
+    if matches!(how, Err(Refusal::Unknown)) {
+        return far_end(far::at_its_worker(&request, question).await?);
+    }
     let how = how.map_err(|refusal| refused(refusal, &id))?;
     Ok(removed(&id, how))
 }
@@ -357,13 +418,22 @@ pub(crate) async fn events(request: Request) -> Answer {
         .filter(|k| !k.is_empty())
         .map(str::to_owned)
         .collect();
+    let wanted: Vec<Value> = kinds.iter().map(Value::from).collect();
+    let question =
+        map! {"do" => "events", "since" => since, "limit" => limit as u64, "kinds" => wanted};
+    if let Some(answer) = far::ask(&request, question.clone()).await? {
+        let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
+        return Ok(response::json(&answer));
+    }
     let answer = ask(&request, move |memory| {
         // In this order, so that nothing up to the number is missing.
         let last_seq = memory.last_seq();
         let events = memory.events(since, &kinds, limit);
-        Value::from(map! {"events" => wire::events(&events), "last_seq" => last_seq})
+        map! {"events" => wire::events(&events), "last_seq" => last_seq}
     });
-    Ok(response::json(&answer.await?))
+    let mut answer = answer.await?;
+    far::add_events(&request, question, limit, &mut answer).await?;
+    Ok(response::json(&answer.into()))
 }
 
 /// `GET /memory/check`.
@@ -379,6 +449,12 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
     let body = object(&mut request, code).await?;
     if body.contains_key("units") || body.contains_key("weights_id") {
         let load = WantedLoad::read(&body)?;
+        // With devices of its own it is about no worker's.
+        if (load.devices.is_none() || far::named(&request).is_some())
+            && let Some(plan) = far::load_plan(&request, &body).await?
+        {
+            return Ok(response::json(&plan));
+        }
         if load.devices.is_none() {
             let named = load.compute_device.as_ref().map(std::slice::from_ref);
             known_devices(&request, named, code).await?;
@@ -409,5 +485,5 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
     wanted.force |= body.get("trigger").and_then(Value::as_str) == Some("force");
     known_devices(&request, wanted.devices.as_deref(), code).await?;
     let plan = free_plan(&request, wanted).await?;
-    Ok(response::json(&map! {"plan" => wire::plan(&plan)}.into()))
+    Ok(response::json(&map! {"plan" => plan}.into()))
 }

@@ -314,21 +314,49 @@ fn freed(freed: &Freed) -> Value {
     .into()
 }
 
+/// What a worker's memory room did, for the front that asked for it; none of a report that is not its own.
+pub fn room_report(report: &fresco_engine::RoomReport) -> Option<Value> {
+    let room = report.downcast_ref::<FreeReport>()?;
+    let (models, plan) = (list(&room.models, freed), plan(&room.plan));
+    Some(map! {"models" => models, "plan" => plan}.into())
+}
+
+/// The items of a list with the worker that they are of.
+pub(crate) fn of_worker(items: &[Value], worker: &Arc<str>) -> Vec<Value> {
+    let named = |item: &Value| {
+        let mut item = item.clone();
+        if let Value::Map(map) = &mut item {
+            Arc::make_mut(map).insert("worker".into(), worker.into());
+        }
+        item
+    };
+    items.iter().map(named).collect()
+}
+
 /// What all workers did, as one report.
 pub(crate) fn reports(reports: &[fresco_engine::FreeReport]) -> Value {
-    let rooms = || {
-        let told = reports.iter().filter_map(|report| report.models.as_ref());
-        told.filter_map(|models| models.downcast_ref::<FreeReport>())
+    // Those on other machines say it as JSON, and under their names.
+    let listed = |name: &str| -> Vec<Value> {
+        let of = |report: &fresco_engine::FreeReport| {
+            let room = report.models.as_ref()?;
+            let far = room.downcast_ref::<Value>();
+            let whole = far.cloned().or_else(|| room_report(room))?;
+            let items = whole.get(name)?.as_list()?;
+            Some(match far {
+                Some(_) => of_worker(items, &report.worker),
+                None => items.to_vec(),
+            })
+        };
+        reports.iter().filter_map(of).flatten().collect()
     };
-    let models: Vec<Value> = rooms().flat_map(|room| &room.models).map(freed).collect();
     let took = reports.iter().map(|report| report.took).max();
     map! {
-        "models" => models,
+        "models" => listed("models"),
         "ram_before" => reports.iter().filter_map(|report| report.ram_before).max(),
         "ram_after" => reports.last().and_then(|report| report.ram_after),
         "duration" => took.unwrap_or_default().as_secs_f64(),
         "cache_reset" => reports.iter().any(|report| report.cache_reset),
-        "plan" => steps(rooms().flat_map(|room| &room.plan.steps)),
+        "plan" => listed("plan"),
     }
     .into()
 }

@@ -59,7 +59,7 @@ impl Frame {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match &self.message {
             Message::Text(t) => t.len(),
             Message::Binary(b) => b.len(),
@@ -167,6 +167,22 @@ impl Outbox {
             }
             None => Next::Idle,
         }
+    }
+
+    /// Frames that were taken and not sent: they are the next ones again.
+    pub(crate) fn put_back(&self, frames: Vec<Frame>) {
+        let mut w = self.lock();
+        for frame in frames.into_iter().rev() {
+            w.bytes += frame.len();
+            w.frames.push_front(frame);
+        }
+    }
+
+    /// Everything that waits, for nobody sends it any more.
+    pub(crate) fn drain(&self) -> Vec<Frame> {
+        let mut w = self.lock();
+        w.bytes = 0;
+        std::mem::take(&mut w.frames).into()
     }
 
     /// Something that frames waited for has happened.

@@ -60,15 +60,12 @@ async fn carry(app: App, front: Arc<str>, socket: Arc<Socket>) {
         }
         if !frames.is_empty() {
             let (far, front, sid) = (far.clone(), front.clone(), socket.sid.clone());
-            let send = move || {
-                for frame in frames {
-                    if let Some(bytes) = packed(&*far, &sid, &frame) {
-                        far.tell_front(&front, bytes);
-                    }
-                }
-            };
-            if blocking(send).await.is_err() {
+            let send = move || send(&*far, &front, &sid, frames);
+            let Ok(unsent) = blocking(send).await else {
                 return;
+            };
+            if !unsent.is_empty() {
+                app.hub.missed(&socket.sid, unsent);
             }
         }
         if closed {
@@ -79,6 +76,27 @@ async fn carry(app: App, front: Arc<str>, socket: Arc<Socket>) {
             () = tokio::time::sleep_until(until.unwrap_or_else(tokio::time::Instant::now)), if until.is_some() => {}
         }
     }
+}
+
+/// Hands frames over in their order. What has to arrive is waited for; from the first one on that did not, those are given back.
+fn send(far: &dyn FarWorkers, front: &str, sid: &str, frames: Vec<Frame>) -> Vec<Frame> {
+    let mut unsent = Vec::new();
+    for frame in frames {
+        let must_arrive = frame.class == Class::Result && matches!(frame.message, Message::Text(_));
+        if must_arrive && !unsent.is_empty() {
+            unsent.push(frame);
+            continue;
+        }
+        let Some(bytes) = packed(far, sid, &frame) else {
+            continue;
+        };
+        if !must_arrive {
+            far.tell_front(front, bytes);
+        } else if !far.hand_to_front(front, bytes) {
+            unsent.push(frame);
+        }
+    }
+    unsent
 }
 
 /// Kind, class, length of the client's name, the name, and what it gets.
@@ -137,8 +155,8 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Hands a client what another front has for it. May wait for files; call it in the order in which messages came.
-pub fn told(app: &App, bytes: &[u8]) {
+/// Hands a client what another front has for it; whether it is connected here. May wait for files; call it in the order in which messages came.
+pub fn told(app: &App, bytes: &[u8]) -> bool {
     let delivered = Told::read(bytes).and_then(|told| {
         let message = match told.kind {
             TEXT => Message::Text(told.text()?.to_owned().into()),
@@ -146,12 +164,12 @@ pub fn told(app: &App, bytes: &[u8]) {
             FILES => Message::Text(with_files(app, told.text()?)?),
             _ => return None,
         };
-        app.hub.deliver(told.sid, Frame::new(message, told.class));
-        Some(())
+        Some(app.hub.deliver(told.sid, Frame::new(message, told.class)))
     });
     if delivered.is_none() {
         tracing::debug!("another front sent what makes no sense");
     }
+    delivered.unwrap_or(false)
 }
 
 /// A frame whose files are here now, by the names that they have here.

@@ -106,6 +106,8 @@ async fn write(app: &App, stream: &mut WebSocket, socket: &Socket) -> Written {
         let work = async {
             let mut bytes = 0;
             let mut frames = 0;
+            // What the client has not got if the connection breaks now.
+            let mut unsent = Vec::new();
             let mut rest = Written::All;
             loop {
                 match socket.outbox.next() {
@@ -116,7 +118,9 @@ async fn write(app: &App, stream: &mut WebSocket, socket: &Socket) -> Written {
                             _ => 0,
                         };
                         frames += 1;
+                        unsent.push(frame.clone());
                         if stream.feed(frame.message).await.is_err() {
+                            socket.outbox.put_back(unsent);
                             return Some(Written::Broken);
                         }
                     }
@@ -133,6 +137,7 @@ async fn write(app: &App, stream: &mut WebSocket, socket: &Socket) -> Written {
             }
             app.metrics.frames_sent(frames, bytes);
             if stream.flush().await.is_err() {
+                socket.outbox.put_back(unsent);
                 return Some(Written::Broken);
             }
             None

@@ -7,6 +7,9 @@
 
 mod bodies;
 mod cluster;
+mod cluster_clients;
+mod cluster_memory;
+mod cluster_trouble;
 mod disk;
 mod encoders;
 mod events;

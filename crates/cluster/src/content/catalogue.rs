@@ -18,8 +18,9 @@ use fresco_graph::{Value, lock, map};
 use super::memo::{Facts, Memo, hash_steady};
 use crate::objects::ContentHash;
 
-/// How often folders are looked through when nobody asks.
-const EVERY: Duration = Duration::from_secs(30);
+/// How often folders are looked through when nobody asks: often where that is quick, and never for more than a part of the time.
+const EVERY: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(30)];
+const LOOKS_PART: u32 = 50;
 /// News are collected for so long before they are told.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 /// Files that are remembered.
@@ -77,6 +78,9 @@ impl ModelEntry {
 /// What the thread and its askers share.
 #[derive(Debug)]
 struct Shared {
+    folders: Folders,
+    /// What was hashed before.
+    memo: Mutex<Memo>,
     state: Mutex<State>,
     changed: Condvar,
     stop: AtomicBool,
@@ -103,14 +107,14 @@ impl Catalogue {
     /// Begins to look through the folders. What was hashed before is read from `cache`, which is kept up to date.
     pub fn start(folders: Folders, cache: PathBuf) -> Arc<Self> {
         let shared = Arc::new(Shared {
+            folders,
+            memo: Mutex::new(Memo::new(MOST)),
             state: Mutex::default(),
             changed: Condvar::new(),
             stop: AtomicBool::new(false),
         });
         let looker = Looker {
             shared: shared.clone(),
-            folders,
-            memo: Memo::new(MOST),
             cache,
         };
         let spawned = std::thread::Builder::new()
@@ -161,6 +165,55 @@ impl Catalogue {
         self.shared.changed.notify_all();
     }
 
+    /// Looks through the folders now; contents that are not known are hashed later.
+    pub fn look(&self) -> Arc<Vec<ModelEntry>> {
+        let found = self.shared.look();
+        if self.shared.tell(&found, None) {
+            self.nudge();
+        }
+        self.entries()
+    }
+
+    /// What is in a model file at this moment, read if that is not known. None if there is no such file, or it is being written.
+    pub fn content(&self, folder: &str, name: &str) -> std::io::Result<Option<ModelEntry>> {
+        let Some(path) = self.shared.folders.full_path(folder, name) else {
+            return Ok(None);
+        };
+        let data = fs::metadata(&path)?;
+        if !data.is_file() {
+            return Ok(None);
+        }
+        let facts = Facts::of(&data);
+        let known = lock(&self.shared.memo).get(&path, facts);
+        let (size, hash) = if let Some(hash) = known {
+            (facts.size, hash)
+        } else {
+            let Some((facts, hash)) = hash_steady(&path, || true)? else {
+                return Ok(None);
+            };
+            lock(&self.shared.memo).insert(path, facts, hash);
+            (facts.size, hash)
+        };
+        let now = ModelEntry {
+            folder: folder.to_owned(),
+            name: name.to_owned(),
+            size,
+            hash: Some(hash),
+        };
+        let listed = self.find(folder, name);
+        if listed.is_none_or(|listed| listed.size != size || listed.hash != now.hash) {
+            self.nudge();
+        }
+        Ok(Some(now))
+    }
+
+    /// Bytes of a model file at this moment.
+    pub fn size(&self, folder: &str, name: &str) -> Option<u64> {
+        let path = self.shared.folders.full_path(folder, name)?;
+        let data = fs::metadata(path).ok()?;
+        data.is_file().then_some(data.len())
+    }
+
     /// The entry of a model file.
     pub fn find(&self, folder: &str, name: &str) -> Option<ModelEntry> {
         let entries = self.entries();
@@ -191,39 +244,10 @@ struct Found {
 
 struct Looker {
     shared: Arc<Shared>,
-    folders: Folders,
-    memo: Memo,
     cache: PathBuf,
 }
 
-impl Looker {
-    fn stopped(&self) -> bool {
-        self.shared.stop.load(Ordering::Relaxed)
-    }
-
-    fn work(mut self) {
-        self.memo = Memo::read(&self.cache, MOST);
-        while !self.stopped() {
-            {
-                // Together: whoever waits for everything to be looked at waits for this look.
-                let mut state = lock(&self.shared.state);
-                (state.nudged, state.settled) = (false, false);
-            }
-            let mut found = self.look();
-            let paths: BTreeSet<&Path> = found.iter().map(|file| &*file.path).collect();
-            self.memo.retain(|path| paths.contains(path));
-            self.tell(&found, false);
-            self.hash(&mut found);
-            self.tell(&found, true);
-            let quiet = |state: &mut State| !state.nudged && !self.stopped();
-            drop(
-                self.shared
-                    .changed
-                    .wait_timeout_while(lock(&self.shared.state), EVERY, quiet),
-            );
-        }
-    }
-
+impl Shared {
     /// All model files, by type and name.
     fn look(&self) -> Vec<Found> {
         let mut found = Vec::new();
@@ -238,7 +262,7 @@ impl Looker {
                     folder: folder.clone(),
                     name,
                     size: facts.size,
-                    hash: self.memo.get(&path, facts),
+                    hash: lock(&self.memo).get(&path, facts),
                 };
                 found.push(Found { entry, path });
             }
@@ -246,8 +270,58 @@ impl Looker {
         found
     }
 
+    /// Shows what was found; whether that is another list than before.
+    fn tell(&self, found: &[Found], settled: Option<bool>) -> bool {
+        let entries: Vec<ModelEntry> = found.iter().map(|file| file.entry.clone()).collect();
+        let mut state = lock(&self.state);
+        let new = *state.entries != entries || state.version == 0;
+        if new {
+            state.entries = Arc::new(entries);
+            state.version += 1;
+        }
+        state.settled = settled.unwrap_or(state.settled);
+        drop(state);
+        self.changed.notify_all();
+        new
+    }
+}
+
+impl Looker {
+    fn stopped(&self) -> bool {
+        self.shared.stop.load(Ordering::Relaxed)
+    }
+
+    fn work(self) {
+        *lock(&self.shared.memo) = Memo::read(&self.cache, MOST);
+        while !self.stopped() {
+            {
+                // Together: whoever waits for everything to be looked at waits for this look.
+                let mut state = lock(&self.shared.state);
+                (state.nudged, state.settled) = (false, false);
+            }
+            let began = Instant::now();
+            let mut found = self.shared.look();
+            let [least, most] = EVERY;
+            let every = began
+                .elapsed()
+                .saturating_mul(LOOKS_PART)
+                .clamp(least, most);
+            let paths: BTreeSet<&Path> = found.iter().map(|file| &*file.path).collect();
+            lock(&self.shared.memo).retain(|path| paths.contains(path));
+            self.shared.tell(&found, Some(false));
+            self.hash(&mut found);
+            self.shared.tell(&found, Some(true));
+            let quiet = |state: &mut State| !state.nudged && !self.stopped();
+            drop(
+                self.shared
+                    .changed
+                    .wait_timeout_while(lock(&self.shared.state), every, quiet),
+            );
+        }
+    }
+
     /// Hashes what is not known yet, smallest first, and tells the news now and then.
-    fn hash(&mut self, found: &mut [Found]) {
+    fn hash(&self, found: &mut [Found]) {
         let mut order: Vec<usize> = (0..found.len())
             .filter(|&at| found[at].entry.hash.is_none())
             .collect();
@@ -272,7 +346,7 @@ impl Looker {
                     found[at].entry.size = facts.size;
                     found[at].entry.hash = Some(hash);
                     now.insert(path.clone(), hash);
-                    self.memo.insert(path, facts, hash);
+                    lock(&self.shared.memo).insert(path, facts, hash);
                 }
                 // Somebody is writing it; next time.
                 Ok(None) => {}
@@ -282,7 +356,7 @@ impl Looker {
                 }
             }
             if told.elapsed() > TELL_EVERY {
-                self.tell(found, false);
+                self.shared.tell(found, Some(false));
                 self.keep();
                 told = Instant::now();
             }
@@ -291,24 +365,13 @@ impl Looker {
     }
 
     fn keep(&self) {
-        if let Err(error) = write_atomic(&self.cache, self.memo.to_text().as_bytes()) {
+        let text = lock(&self.shared.memo).to_text();
+        if let Err(error) = write_atomic(&self.cache, text.as_bytes()) {
             tracing::warn!(
                 path = %self.cache.display(),
                 "what model files contain is not kept, the next start reads them again: {error}"
             );
         }
-    }
-
-    fn tell(&self, found: &[Found], settled: bool) {
-        let entries: Vec<ModelEntry> = found.iter().map(|file| file.entry.clone()).collect();
-        let mut state = lock(&self.shared.state);
-        if *state.entries != entries || state.version == 0 {
-            state.entries = Arc::new(entries);
-            state.version += 1;
-        }
-        state.settled = settled;
-        drop(state);
-        self.shared.changed.notify_all();
     }
 }
 

@@ -53,10 +53,7 @@ impl Objects for Broker {
     }
 
     fn delete(&self, hash: &ContentHash) -> Result<(), BrokerError> {
-        self.check_ready()?;
-        let Some(files) = self.files.get() else {
-            return Ok(());
-        };
+        let files = self.bucket()?;
         let what = format!("remove content {hash}");
         let remove = async {
             match files.delete(hash.to_string()).await {

@@ -33,6 +33,8 @@ const TRIES: u32 = 6;
 const HASHING: Duration = Duration::from_hours(2);
 /// Answers longer than this go through the object store.
 const LONG_ANSWER: usize = 256 << 10;
+/// Files up to this length are hashed while somebody waits for it.
+const AT_ONCE: u64 = 256 << 20;
 /// Longest answer that is read.
 const LONGEST_ANSWER: u64 = 64 << 20;
 /// Copies that were ended and are still told of.
@@ -202,7 +204,8 @@ impl ModelServer {
     }
 
     fn list(&self) -> Value {
-        let entries = self.catalogue.entries();
+        // Not what was there at the last look: whoever asks has just put a file there.
+        let entries = self.catalogue.look();
         let list: Vec<Value> = entries.iter().map(ModelEntry::to_value).collect();
         let list = Value::from(list);
         let text = json::to_string(&list);
@@ -219,7 +222,12 @@ impl ModelServer {
     fn find(&self, request: &Value) -> Result<(ModelEntry, PathBuf), String> {
         let wanted = Wanted::from_value(request).ok_or("no file is named")?;
         let Wanted { folder, name } = &wanted;
-        let entry = self.catalogue.find(folder, name);
+        let known = self.catalogue.find(folder, name);
+        let same_size = |entry: &ModelEntry| self.catalogue.size(folder, name) == Some(entry.size);
+        let entry = known.filter(same_size).or_else(|| {
+            self.catalogue.look();
+            self.catalogue.find(folder, name)
+        });
         let path = self.folders.full_path(folder, name);
         entry
             .zip(path)
@@ -228,6 +236,12 @@ impl ModelServer {
 
     fn describe(&self, request: &Value) -> Result<Value, String> {
         let (entry, _) = self.find(request)?;
+        if entry.size <= AT_ONCE {
+            let now = self.catalogue.content(&entry.folder, &entry.name);
+            if let Ok(Some(now)) = now {
+                return Ok(now.to_value());
+            }
+        }
         Ok(entry.to_value())
     }
 

@@ -56,6 +56,11 @@ pub enum ContentError {
 }
 
 impl ContentError {
+    /// Whether this machine has no room for it.
+    pub fn is_out_of_room(&self) -> bool {
+        matches!(self, Self::Write { source, .. } if crate::disk::is_full(source))
+    }
+
     /// Whether nothing but nonsense came from the other side, which another try would not change.
     pub fn is_theirs(&self) -> bool {
         matches!(
@@ -415,8 +420,19 @@ impl Transfer {
             file.write_all(data).map_err(write)?;
             data.len() as u64
         } else {
-            let mut take = |piece: &[u8]| file.write_all(piece);
-            self.objects.read(&one.hash, one.size, &mut take)?
+            // What the store says of a failed write hides its kind.
+            let mut failed = None;
+            let mut take = |piece: &[u8]| {
+                file.write_all(piece).map_err(|error| {
+                    let kind = error.kind();
+                    failed = Some(error);
+                    kind.into()
+                })
+            };
+            match (self.objects.read(&one.hash, one.size, &mut take), failed) {
+                (_, Some(error)) => return Err(write(error)),
+                (read, None) => read?,
+            }
         };
         if size != one.size {
             let want = one.size;

@@ -52,6 +52,8 @@ pub(super) struct Sign {
     pub(super) job: Option<TaskName>,
     pub(super) events: u64,
     pub(super) beats: u64,
+    /// Jobs whose outcomes it still has to hand over.
+    pub(super) delivering: Vec<TaskName>,
 }
 
 pub(super) struct Link {
@@ -95,6 +97,11 @@ impl LinkState {
         }
         if self.rest.is_some_and(|until| Instant::now() < until) {
             return not("it gave a job back and rests");
+        }
+        if let Some(why) = &alive.trouble
+            && alive.state == WorkerState::Idle
+        {
+            return not(why);
         }
         match (&alive.state, &alive.job, &alive.offered) {
             (WorkerState::Draining, ..) => not("it is about to end"),
@@ -267,6 +274,7 @@ impl Link {
             job: alive.job.clone(),
             events: alive.events,
             beats: state.beats,
+            delivering: alive.delivering.clone(),
         })
     }
 
@@ -352,6 +360,8 @@ mod tests {
             catalogue: 7,
             view: WorkerView::default(),
             results: None,
+            delivering: Vec::new(),
+            trouble: None,
         }
     }
 

@@ -17,6 +17,8 @@ use crate::worker::{OtherRequests, large_message, small_message};
 const LIFE: Duration = Duration::from_secs(4);
 /// How long an answer may take.
 const ANSWERS: Duration = Duration::from_secs(3);
+/// How long it may take until a client of another front has something: files come first.
+const HANDING: Duration = Duration::from_secs(10);
 /// Fronts that are known at once.
 const MOST: usize = 256;
 
@@ -35,9 +37,13 @@ pub trait Neighbour: Send + Sync {
     /// Another front has these clients.
     fn front_has(&self, front: &Arc<str>, clients: &Value);
 
-    /// Another front has something for a client here. [`Front::whole_message`] makes the message of it.
-    fn told(&self, payload: Bytes);
+    /// Another front has something for a client here. [`Front::whole_message`] makes the message of it. `delivered` is to be told whether
+    /// the client was there; one that is dropped means that it was not.
+    fn told(&self, payload: Bytes, delivered: Option<Delivered>);
 }
+
+/// Tells another front whether a client got what was for it.
+pub type Delivered = Box<dyn FnOnce(bool) + Send>;
 
 impl Peers {
     fn alive(&self) -> Vec<Arc<str>> {
@@ -89,8 +95,23 @@ impl FrontShared {
     /// On the client's thread.
     pub(super) fn hear_told(&self, heard: &Heard) {
         if let Some(neighbour) = self.peers.neighbour.get() {
-            neighbour.told(heard.payload.clone());
+            neighbour.told(heard.payload.clone(), None);
         }
+    }
+
+    /// On the client's thread. As [`FrontShared::hear_told`], by a front that waits for a word.
+    pub(super) fn hear_handed(self: &Arc<Self>, heard: Heard) {
+        let Some(neighbour) = self.peers.neighbour.get() else {
+            return;
+        };
+        let (me, payload) = (self.clone(), heard.payload.clone());
+        let answer = move |arrived: bool| {
+            let word = wire::bytes(map! {"delivered" => arrived});
+            if let Err(error) = me.broker.answer(&heard, word) {
+                tracing::debug!("another front was not answered: {error}");
+            }
+        };
+        neighbour.told(payload, Some(Box::new(answer)));
     }
 
     /// On the client's thread. Each question has a thread of its own: an answer may read files.
@@ -143,6 +164,26 @@ impl Front {
         let broker = &self.shared.broker;
         let subject = broker.subject(&format!("fronts.tell.{front}"));
         broker.publish(&subject, small_message(broker, message)?)
+    }
+
+    /// As [`Front::tell_front`], and waits for the word that the client has it. Where nobody listens for that, another program's older
+    /// version may: it is told as well.
+    pub fn hand_to_front(&self, front: &str, message: Vec<u8>) -> Result<bool, BrokerError> {
+        let broker = &self.shared.broker;
+        let message = small_message(broker, message)?;
+        let subject = broker.subject(&format!("fronts.hand.{front}"));
+        match broker.request(&subject, message.clone(), HANDING) {
+            Ok(answer) => {
+                let answer = wire::parse(&answer).unwrap_or_default();
+                Ok(answer.get("delivered").is_some_and(Value::truthy))
+            }
+            Err(error) => {
+                if matches!(error, BrokerError::Nobody { .. }) {
+                    broker.publish(&broker.subject(&format!("fronts.tell.{front}")), message)?;
+                }
+                Err(error)
+            }
+        }
     }
 
     /// What another front sent, though it was too large for a message.

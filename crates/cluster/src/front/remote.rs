@@ -7,17 +7,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fresco_engine::placement::WorkerView;
+use fresco_engine::placement::{JobNeeds, ModelNeed, WorkerView};
 use fresco_engine::{
-    Engine, Event, EventKind, EventSink, FreeReport, FreeRequest, Outcome, Returned, RunControl,
-    RunJob, Worker, WorkerSnapshot,
+    Engine, Event, EventKind, EventSink, FreeReport, FreeRequest, Outcome, Returned, RoomReport,
+    RunControl, RunJob, Worker, WorkerSnapshot,
 };
 use fresco_graph::{Value, map};
 
 use super::FrontShared;
 use super::link::{Follow, Inbox, Link, Readiness};
 use crate::connection::{ANSWER, BrokerError, chain};
-use crate::content::{ContentError, FileRef, Renames, named_inputs};
+use crate::content::{ContentError, FileRef, ModelEntry, Renames, named_inputs};
 use crate::event_wire;
 use crate::wire::{self, Fields, JobMessage, OutcomeMessage, RunAnswer, TaskName};
 use crate::worker::{large_message, small_message};
@@ -28,8 +28,16 @@ const LOOK: Duration = Duration::from_millis(500);
 const STOP_AGAIN: Duration = Duration::from_secs(2);
 /// How long jobs are kept for their workers while this front itself cannot reach the server.
 const SPLIT: Duration = Duration::from_mins(2);
+/// Between two tries to read what is stored, after one that failed.
+const READ_AGAIN: Duration = Duration::from_secs(1);
+/// Between two tries to put files where there was no room.
+const ROOM_AGAIN: Duration = Duration::from_secs(1);
+/// How long a content that was announced may take to be found in the store.
+const FINDING: Duration = Duration::from_secs(10);
 /// How long files that a job made are tried to be fetched.
 const FETCHING: Duration = Duration::from_mins(5);
+/// How long a job of another front is waited for that stands in the way of freeing memory.
+const FREEING_OTHERS: Duration = Duration::from_mins(10);
 /// How long a worker may take to free memory.
 const FREEING: Duration = Duration::from_secs(25);
 
@@ -51,6 +59,11 @@ fn lost(why: impl Into<String>) -> Outcome {
         returned: Some(Returned::Lost(why.into())),
         ..Outcome::default()
     }
+}
+
+/// A model, and not a class of nodes.
+fn is_model(need: &ModelNeed) -> bool {
+    need.key.starts_with("model:")
 }
 
 /// Does something that may take long, while the lease on its job goes on.
@@ -122,7 +135,14 @@ impl RemoteWorker {
                 Err(error) => return Err(self.refused(job, &chain(&error)).into()),
             }
         };
+        let needs = front.models.needs(&job.prompt, &registry, Vec::new());
+        let models = if needs.models().iter().any(is_model) {
+            while_renewing(control, || self.own_models(&needs))
+        } else {
+            Vec::new()
+        };
         let message = JobMessage {
+            models,
             name: name.clone(),
             session: sign.session,
             job: job.clone(),
@@ -156,6 +176,21 @@ impl RemoteWorker {
                 Err(not_begun(error.to_string()).into())
             }
         }
+    }
+
+    /// The models that a job needs and that this machine has too, as they are now.
+    fn own_models(&self, needs: &JobNeeds) -> Vec<ModelEntry> {
+        let own = |need: &ModelNeed| {
+            let (folder, name) = need.key.strip_prefix("model:")?.split_once('/')?;
+            match self.front.catalogue.content(folder, name) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    tracing::warn!("the model file {folder}/{name} is not compared: {error}");
+                    None
+                }
+            }
+        };
+        needs.models().iter().filter_map(own).collect()
     }
 
     /// The job can run nowhere as it is.
@@ -242,6 +277,7 @@ impl Worker for RemoteWorker {
             beats: self.link.sign().map_or(0, |sign| sign.beats),
             absent: 0,
             split: None,
+            unreadable: None,
             told: None,
             renames: Renames::default(),
             brought: Vec::new(),
@@ -284,8 +320,21 @@ impl Worker for RemoteWorker {
             worker: self.link.name.clone(),
             ..FreeReport::default()
         };
-        match self.ask(wire::free_request(request), FREEING) {
+        // A job of another front may run there first: it is asked again until it is done.
+        let answer = loop {
+            let answer = self.ask(wire::free_request(request), FREEING);
+            let waits = answer.as_ref().is_ok_and(|answer| {
+                let done = Fields(answer).truth("done").unwrap_or(true);
+                !done && self.link.sign().is_some()
+            });
+            if !waits || began.elapsed() > FREEING_OTHERS {
+                break answer;
+            }
+        };
+        match answer {
             Ok(answer) => {
+                let room = answer.get("room").filter(|room| !room.is_null());
+                report.models = room.cloned().map(|room| Arc::new(room) as RoomReport);
                 let bytes = |name: &str| Fields(&answer).whole(name).ok();
                 report.ram_before = bytes("ram_before");
                 report.ram_after = bytes("ram_after");
@@ -324,6 +373,19 @@ impl Worker for RemoteWorker {
     }
 }
 
+/// Has the beginning of a run, as the history keeps it, say who ran it.
+fn name_worker(message: &mut Value, worker: &Arc<str>) {
+    let is_start = message
+        .as_list()
+        .and_then(|pair| pair.first()?.as_str())
+        .is_some_and(|kind| kind == "execution_start");
+    if let (true, Value::List(pair)) = (is_start, message)
+        && let Some(Value::Map(data)) = Arc::make_mut(pair).get_mut(1)
+    {
+        Arc::make_mut(data).insert("worker".into(), worker.into());
+    }
+}
+
 /// One run that is followed.
 struct Following<'a> {
     worker: &'a RemoteWorker,
@@ -349,6 +411,8 @@ struct Following<'a> {
     absent: u32,
     /// Since when the server cannot be reached.
     split: Option<Instant>,
+    /// Since when what is stored cannot be read, and when that was last tried.
+    unreadable: Option<(Instant, Instant)>,
     /// When the worker was last told to stop.
     told: Option<Instant>,
     renames: Renames,
@@ -444,6 +508,14 @@ impl Following<'_> {
             }
             return Ok(None);
         }
+        if sign.delivering.contains(&self.name) && !another {
+            // It is done, and the server does not take its outcome yet.
+            self.sure = true;
+            self.absent = 0;
+            self.control.renew_lease();
+            self.beats = sign.beats;
+            return if quiet { self.replay() } else { Ok(None) };
+        }
         if sign.beats == self.beats && !another {
             return Ok(None);
         }
@@ -458,7 +530,13 @@ impl Following<'_> {
             return Ok(Some(outcome));
         }
         if self.missed {
-            // The stream could not be read.
+            // The stream could not be read, and may have the outcome.
+            if self
+                .unreadable
+                .is_some_and(|(since, _)| since.elapsed() < SPLIT)
+            {
+                self.control.renew_lease();
+            }
             return Ok(None);
         }
         if another {
@@ -503,6 +581,13 @@ impl Following<'_> {
 
     /// Reads what the stream has from where it was last read.
     fn replay(&mut self) -> Result<Option<Outcome>, String> {
+        if self
+            .unreadable
+            .is_some_and(|(_, tried)| tried.elapsed() < READ_AGAIN)
+        {
+            self.missed = true;
+            return Ok(None);
+        }
         loop {
             let stored = self
                 .worker
@@ -514,10 +599,16 @@ impl Following<'_> {
                     self.place = place;
                     bytes
                 }
-                Ok(None) => return Ok(None),
+                Ok(None) => {
+                    self.unreadable = None;
+                    return Ok(None);
+                }
                 Err(error) => {
                     tracing::debug!("the stream is not read yet: {error}");
                     self.missed = true;
+                    let now = Instant::now();
+                    let since = self.unreadable.map_or(now, |(since, _)| since);
+                    self.unreadable = Some((since, now));
                     return Ok(None);
                 }
             };
@@ -566,6 +657,10 @@ impl Following<'_> {
             && let Err(error) = self.fetch(&last.files, true)
         {
             self.worker.link.done(last.offered.clone());
+            if error.is_out_of_room() {
+                // Only somebody who stops the job ends the wait for room.
+                return Ok(Some(self.stopped()));
+            }
             let why = format!("its files did not come: {}", chain(&error));
             return if error.is_theirs() {
                 Err(why)
@@ -602,7 +697,7 @@ impl Following<'_> {
             // A job that never began keeps the number of its run: what was said about it must not be heard again. If that cannot be had, it
             // gets another number.
             if let Returned::NotBegun(why) = returned
-                && let Err(error) = self.worker.front.broker.forget(&self.subject)
+                && let Err(error) = self.forget()
             {
                 return lost(format!("{why} ({error})"));
             }
@@ -613,12 +708,49 @@ impl Following<'_> {
         self.renames.apply_to_map(&mut outcome.meta);
         for message in &mut outcome.messages {
             self.renames.apply(message);
+            name_worker(message, &self.worker.link.name);
         }
         event_wire::shift_messages(&mut outcome.messages, shift);
         outcome
     }
 
-    /// Puts files that the job made into this front's folders. `patient`: the server may be away for a while.
+    /// Has what was said about the job so far forgotten. The server may be away for a while.
+    fn forget(&self) -> Result<(), BrokerError> {
+        let began = Instant::now();
+        loop {
+            let forgotten = self.worker.front.broker.forget(&self.subject);
+            let over = began.elapsed() > SPLIT || self.control.is_given_up();
+            if forgotten.is_ok() || over {
+                return forgotten;
+            }
+            self.control.renew_lease();
+            self.worker.front.pause(READ_AGAIN);
+        }
+    }
+
+    /// The job is done, and somebody stopped it while its files waited for room.
+    fn stopped(&self) -> Outcome {
+        let (id, timestamp) = (&self.job.prompt_id, fresco_engine::now_ms());
+        let kind = EventKind::Interrupted {
+            node: "".into(),
+            class: "".into(),
+            executed: Vec::new(),
+            timestamp,
+        };
+        self.worker.emit(self.job, kind);
+        let data = map! {
+            "prompt_id" => id, "node_id" => "", "node_type" => "",
+            "executed" => Vec::<Value>::new(), "timestamp" => timestamp,
+        };
+        Outcome {
+            interrupted: true,
+            messages: vec![vec![Value::from("execution_interrupted"), data.into()].into()],
+            ..Outcome::default()
+        }
+    }
+
+    /// Puts files that the job made into this front's folders. Where the disk here is full, they wait until it is not: the worker has done
+    /// its part, and to do it again would need as much room. `patient`: the server may be away for a while.
     fn fetch(&mut self, files: &Value, patient: bool) -> Result<(), ContentError> {
         let mut refs = FileRef::list_from_value(Some(files))?;
         // The outcome names again what events have named.
@@ -627,6 +759,7 @@ impl Following<'_> {
             return Ok(());
         }
         let began = Instant::now();
+        let mut waits_for_room = false;
         let transfer = &self.worker.front.transfer;
         loop {
             // What is in the references is here at once.
@@ -646,10 +779,26 @@ impl Following<'_> {
                 }
                 Err(error) => error,
             };
-            let passes = matches!(
-                error,
-                ContentError::Store(BrokerError::NotReady(_) | BrokerError::NoAnswer { .. })
-            );
+            if error.is_out_of_room() && !self.control.cancel.is_raised() {
+                let why = format!(
+                    "the files of prompt {} do not fit on this machine's disk; free some space, they come then: {}",
+                    self.job.prompt_id,
+                    chain(&error)
+                );
+                if !std::mem::replace(&mut waits_for_room, true) {
+                    tracing::error!(worker = %self.worker.link.name, "{why}");
+                }
+                self.worker.front.note_trouble(&why);
+                self.control.renew_lease();
+                self.worker.front.pause(ROOM_AGAIN);
+                continue;
+            }
+            let passes = match &error {
+                // What one node has just taken another may not know yet.
+                ContentError::Store(BrokerError::NoContent { .. }) => began.elapsed() < FINDING,
+                ContentError::Store(_) => true,
+                _ => false,
+            };
             if !patient || !passes || began.elapsed() > FETCHING || self.control.is_given_up() {
                 return Err(error);
             }

@@ -37,6 +37,8 @@ struct State {
     /// What runs is given back, whatever becomes of it.
     abandoned: bool,
     closed: bool,
+    /// Why no job is taken now.
+    trouble: Option<Arc<str>>,
     /// Something is to be told.
     changed: bool,
     /// Whoever tells it has just done so, and waits a little unless another front waits for it.
@@ -57,6 +59,7 @@ pub(super) struct Now {
     pub(super) job: Option<TaskName>,
     pub(super) events: u64,
     pub(super) offered: Option<Arc<str>>,
+    pub(super) trouble: Option<Arc<str>>,
 }
 
 impl State {
@@ -106,6 +109,9 @@ impl Place {
         if state.job.is_some() {
             state.wanted.insert(name.front.clone(), Instant::now());
             return Err("the worker runs another job".to_owned());
+        }
+        if let Some(why) = &state.trouble {
+            return Err(why.to_string());
         }
         if state.offered().is_some_and(|front| *front != name.front) {
             state.wanted.insert(name.front.clone(), Instant::now());
@@ -194,6 +200,23 @@ impl Place {
         });
     }
 
+    /// Why no job is taken from now on; none: jobs are taken.
+    pub(super) fn set_trouble(&self, why: Option<Arc<str>>) {
+        if lock(&self.state).trouble != why {
+            self.change(|state| state.trouble = why);
+        }
+    }
+
+    /// Has signs of life say soon what is new.
+    pub(super) fn tell(&self) {
+        self.change(|_| {});
+    }
+
+    /// How many jobs had the place so far.
+    pub(super) fn turns(&self) -> u64 {
+        lock(&self.state).turns
+    }
+
     pub(super) fn drain(&self) {
         self.change(|state| state.draining = true);
     }
@@ -221,6 +244,7 @@ impl Place {
             job: state.job.clone(),
             events: state.events,
             offered: state.offered().cloned(),
+            trouble: state.trouble.clone(),
         }
     }
 

@@ -10,12 +10,14 @@ use fresco_engine::{
 };
 use fresco_graph::{Map, Value, json, map};
 
+use super::delivery::Parcel;
 use super::events::EventReceiver;
+use super::room::failed_for_room;
 use super::{Shared, small_message};
-use crate::connection::{BrokerError, chain};
-use crate::content::{FileRef, named_outputs, remove_old};
+use crate::connection::{ANSWER, BrokerError, chain};
+use crate::content::{ContentError, FileRef, ModelEntry, named_outputs};
 use crate::event_wire;
-use crate::wire::{JobMessage, OutcomeMessage};
+use crate::wire::{JobMessage, OutcomeMessage, TaskName};
 
 /// Events that go out together, at most.
 const BATCH: usize = 256;
@@ -23,10 +25,8 @@ const BATCH: usize = 256;
 const GATHER: Duration = Duration::from_millis(4);
 /// How often the thread looks around while nothing happens.
 const LOOK: Duration = Duration::from_millis(500);
-/// How long files of a job stay on the worker: results that it remembers name them.
-const KEPT: Duration = Duration::from_hours(24);
-/// How often it looks for older ones.
-const SWEEPS: Duration = Duration::from_hours(1);
+/// How long the server may take to say that it has an outcome, before the next job is taken all the same.
+const TAKEN: Duration = Duration::from_secs(2);
 /// How long files and outcomes are tried to be handed over. A front that hears nothing for so long has given the job to another.
 const DELIVERY: Duration = Duration::from_mins(10);
 /// Between two tries, at most.
@@ -79,34 +79,61 @@ impl Outbox<'_> {
         }
     }
 
-    /// Hands the outcome to the server, with the events before it, again and again until it has it.
-    fn deliver(&mut self, last: &OutcomeMessage, events: Vec<Value>, id: &str) {
+    /// Hands the outcome to the server, with the events before it. One that is not taken at once is said again while other jobs run.
+    fn deliver(&mut self, last: &OutcomeMessage, events: Vec<Value>, name: &TaskName, id: &str) {
         let mut body = map! {"events" => events, "outcome" => last.to_value()};
         self.number += 1;
         body.insert("n".into(), self.number.into());
         body.insert("session".into(), (&self.shared.session).into());
-        let text = json::to_string(&body.into()).into_bytes();
-        let broker = &self.shared.broker;
-        let number = self.number;
-        let delivered = persist(self.shared, "the outcome of a job", || {
-            let bytes = small_message(broker, text.clone())?;
-            broker.publish_stored(&self.subject, &format!("{id}-{number}"), bytes)
+        let parcel = Parcel {
+            name: name.clone(),
+            subject: self.subject.as_str().into(),
+            id: format!("{id}-{}", self.number).into(),
+            text: json::to_string(&body.into()).into_bytes().into(),
+            since: Instant::now(),
+        };
+        let shared = self.shared;
+        shared.place.sent(self.number);
+        let Err(error) = shared.say_outcome(&parcel, TAKEN) else {
+            return;
+        };
+        tracing::warn!("the outcome of a job is not delivered yet: {error}");
+        if shared.deliver_later(parcel.clone()) {
+            return;
+        }
+        let delivered = persist(shared, "the outcome of a job", || {
+            shared.say_outcome(&parcel, ANSWER)
         });
-        match delivered {
-            Ok(()) => self.shared.place.sent(number),
-            Err(error) => tracing::error!(
-                "the outcome of a job is lost, and its front runs it again: {error}"
-            ),
+        if let Err(error) = delivered {
+            tracing::error!("the outcome of a job is lost, and its front runs it again: {error}");
         }
     }
 }
 
+/// An error that another try may not meet again.
+trait Passing: std::error::Error {
+    fn may_pass(&self) -> bool;
+}
+
+impl Passing for BrokerError {
+    fn may_pass(&self) -> bool {
+        true
+    }
+}
+
+impl Passing for ContentError {
+    /// A file that is gone from here does not come back.
+    fn may_pass(&self) -> bool {
+        matches!(self, Self::Store(_))
+    }
+}
+
 /// Tries something that the server may refuse for a while.
-fn persist<T>(
+fn persist<T, E: Passing>(
     shared: &Shared,
     what: &str,
-    mut attempt: impl FnMut() -> Result<T, BrokerError>,
-) -> Result<T, BrokerError> {
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
     let began = Instant::now();
     let mut pause = Duration::from_millis(50);
     loop {
@@ -114,7 +141,7 @@ fn persist<T>(
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        if began.elapsed() > DELIVERY || shared.place.is_closed() {
+        if !error.may_pass() || began.elapsed() > DELIVERY || shared.place.is_closed() {
             return Err(error);
         }
         tracing::warn!("{what} is not delivered yet: {error}");
@@ -146,35 +173,23 @@ impl From<Returned> for Performed {
 
 impl Shared {
     pub(super) fn run_jobs(&self, jobs: &Receiver<JobMessage>, events: &EventReceiver) {
-        let mut swept: Option<Instant> = None;
+        self.room.begin();
         loop {
+            // Nothing runs here now that could read what is removed.
+            self.place
+                .set_trouble(self.room.tidy().or_else(|| self.no_store()));
             match jobs.recv_timeout(LOOK) {
                 Ok(job) => self.run_job(&job, events),
                 Err(RecvTimeoutError::Timeout) if !self.place.is_closed() => {}
                 Err(_) => return,
             }
-            // Nothing runs here now that could read them.
-            if swept.is_none_or(|at| at.elapsed() > SWEEPS) {
-                self.sweep();
-                swept = Some(Instant::now());
-            }
         }
     }
 
-    /// Removes files of jobs that are long done. Fronts have what was made, and send again what is read.
-    fn sweep(&self) {
-        for folder in &self.swept {
-            let gone = remove_old(folder, KEPT);
-            if gone.files > 0 {
-                let (files, bytes) = (gone.files, gone.bytes);
-                tracing::info!(
-                    files,
-                    bytes,
-                    "removed old files of jobs from {}",
-                    folder.display()
-                );
-            }
-        }
+    /// Why no job can be taken before the server has what is needed. Later it may be without for a while.
+    fn no_store(&self) -> Option<Arc<str>> {
+        let ready = self.broker.is_ready();
+        (!ready).then(|| "NATS cannot keep its files and outcomes yet".into())
     }
 
     fn run_job(&self, job: &JobMessage, events: &EventReceiver) {
@@ -190,6 +205,7 @@ impl Shared {
         };
         tracing::info!(prompt = %job.job.prompt_id, front = %name.front, "got prompt");
         let began = Instant::now();
+        self.room.job_begins();
         let Performed {
             outcome,
             files,
@@ -208,7 +224,12 @@ impl Shared {
             offered: next.clone(),
         };
         self.place.deliver();
-        out.deliver(&last, events, &format!("{}-{rest}", self.session));
+        // One that did not fit is told with the outcome: no other comes before that.
+        self.place.set_trouble(self.room.tidy());
+        // The same run may come again, if it was given back.
+        let turn = self.place.turns();
+        let id = format!("{}-{rest}-{turn}", self.session);
+        out.deliver(&last, events, name, &id);
         self.place.leave(next, ended_here);
     }
 
@@ -217,7 +238,19 @@ impl Shared {
         let brought = FileRef::list_from_value(Some(&job.inputs))
             .and_then(|refs| self.transfer.bring_inputs(&refs));
         if let Err(error) = brought {
+            if error.is_out_of_room() {
+                self.room.was_too_small();
+            }
             let why = format!("its files did not come: {}", chain(&error));
+            return Returned::NotBegun(why).into();
+        }
+        if let Some(name) = job.models.iter().find_map(|front| self.differs(front)) {
+            // Its front hears from the next sign of life that it need not ask here.
+            self.catalogue.nudge();
+            let why = format!(
+                "worker {} has a different file {name} than its front",
+                self.name
+            );
             return Returned::NotBegun(why).into();
         }
         let prompt = (*job.job.prompt).clone();
@@ -251,10 +284,24 @@ impl Shared {
         self.outcome(ended, last_events)
     }
 
+    /// The name of a model file if the one here is another one than the front's.
+    fn differs(&self, front: &ModelEntry) -> Option<String> {
+        let ModelEntry { folder, name, .. } = front;
+        let size = self.catalogue.size(folder, name)?;
+        let is_same = size == front.size
+            && match self.catalogue.content(folder, name) {
+                Ok(Some(own)) => front.hash.is_none() || own.hash == front.hash,
+                // It is being written, or cannot be read: the job would say so.
+                Ok(None) | Err(_) => true,
+            };
+        (!is_same).then(|| format!("{folder}/{name}"))
+    }
+
     /// Passes events on until the prompt has ended. The last ones are left for the message with the outcome.
     fn follow(&self, prompt_id: &Arc<str>, events: &EventReceiver, out: &mut Outbox) -> Vec<Value> {
         // Small jobs are done before anybody could have seen how they go.
         let mut gather = Instant::now() + GATHER;
+        let mut held = Vec::new();
         loop {
             let taken = events.take(gather, LOOK, BATCH);
             gather = Instant::now() + GATHER;
@@ -270,6 +317,16 @@ impl Shared {
                 }
                 out.picture(&event.kind);
                 batch.push(event.kind);
+            }
+            // How a failure ends is known with the outcome only: for lack of room here, the job goes to another worker.
+            let failed = batch.iter().position(|k| matches!(k, EventKind::Error(_)));
+            if let Some(at) = failed.filter(|_| !ended) {
+                held.extend(batch.drain(at..));
+            } else if !held.is_empty() {
+                held.append(&mut batch);
+                if ended {
+                    batch = std::mem::take(&mut held);
+                }
             }
             // The outcome names all files again, and comes before its events are told.
             let messages = batch.iter().filter_map(|kind| self.message(kind, !ended));
@@ -294,16 +351,12 @@ impl Shared {
     }
 
     /// Makes the files available that a result names.
-    fn files_of(&self, output: &Value) -> Result<Value, BrokerError> {
+    fn files_of(&self, output: &Value) -> Result<Value, ContentError> {
         let named = named_outputs(output, self.transfer.dirs());
         if named.is_empty() {
             return Ok(Value::Null);
         }
-        let refs = self.transfer.offer(&named).map_err(|error| match error {
-            crate::content::ContentError::Store(error) => error,
-            error => BrokerError::failed("send files of a job", chain(&error)),
-        })?;
-        Ok(FileRef::list_to_value(&refs))
+        Ok(FileRef::list_to_value(&self.transfer.offer(&named)?))
     }
 
     /// How the engine ended it, with the files it made.
@@ -311,6 +364,15 @@ impl Shared {
         let Some(finished) = ended.wait() else {
             return Returned::Lost("the worker has no record of it".to_owned()).into();
         };
+        let failed = !finished.completed && !finished.cancelled;
+        if failed && (failed_for_room(&finished.messages) || self.room.is_short()) {
+            self.room.was_too_small();
+            let why = format!(
+                "the disk of worker {} has no room for what it makes",
+                self.name
+            );
+            return Returned::NotBegun(why).into();
+        }
         let outcome = Outcome {
             success: finished.completed,
             interrupted: finished.cancelled,
@@ -334,7 +396,14 @@ impl Shared {
                     respect: true,
                     ..FreeRequest::default()
                 }));
-                Returned::Lost(format!("its files could not be handed over: {error}")).into()
+                let why = chain(&error);
+                let gone = !error.may_pass();
+                let why = format!("its files could not be handed over: {why}");
+                if gone {
+                    Returned::NotBegun(why).into()
+                } else {
+                    Returned::Lost(why).into()
+                }
             }
         }
     }

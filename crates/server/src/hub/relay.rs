@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fresco_graph::Value;
 
-use super::{Hub, Socket};
+use super::{Hub, Socket, State};
 use crate::outbox::Frame;
 
 /// Clients that one front tells others of.
@@ -52,14 +52,19 @@ impl Hub {
         let wanted: BTreeMap<Arc<str>, bool> = listed.filter_map(client).collect();
         let mut state = self.lock();
         let now = Instant::now();
+        let mut unsent = Vec::new();
         state.relays.retain(|sid, relay| {
             let own = relay.front == *front;
             let stays = now.duration_since(relay.seen) < LIFE && (!own || wanted.contains_key(sid));
             if !stays {
+                unsent.push((sid.clone(), relay.socket.outbox.drain()));
                 relay.close();
             }
             stays
         });
+        for (sid, frames) in unsent {
+            state.keep_missed(&sid, frames);
+        }
         let mut new = Vec::new();
         for (sid, described) in wanted {
             if let Some(relay) = state.relays.get_mut(&sid) {
@@ -67,11 +72,20 @@ impl Hub {
                 if relay.front == *front {
                     relay.seen = now;
                     set_described(&relay.socket, described);
+                    // It was away and is there again.
+                    let socket = relay.socket.clone();
+                    for frame in state.missed.take(&sid) {
+                        socket.outbox.push(frame);
+                    }
                 }
                 continue;
             }
             let socket = self.socket(&mut state, sid.clone());
             set_described(&socket, described);
+            state.missed.saw(&sid);
+            for frame in state.missed.take(&sid) {
+                socket.outbox.push(frame);
+            }
             for frame in state.answers.take_late(&sid) {
                 socket.outbox.push(frame);
             }
@@ -86,11 +100,29 @@ impl Hub {
         new
     }
 
-    /// What another front has for a client of this one.
-    pub(crate) fn deliver(&self, sid: &str, frame: Frame) {
+    /// What another front has for a client of this one. False: it is not connected here.
+    pub(crate) fn deliver(&self, sid: &str, frame: Frame) -> bool {
         let state = self.lock();
-        if let Some(socket) = state.sockets.get(sid) {
+        let socket = state.sockets.get(sid);
+        if let Some(socket) = socket {
             self.push(socket, frame);
+        }
+        socket.is_some()
+    }
+
+    /// Frames that did not reach a client: it gets them when it connects again. If it is connected here meanwhile, at once.
+    pub(crate) fn missed(&self, sid: &Arc<str>, frames: Vec<Frame>) {
+        self.lock().keep_missed(sid, frames);
+    }
+}
+
+impl State {
+    fn keep_missed(&mut self, sid: &Arc<str>, frames: Vec<Frame>) {
+        for frame in frames {
+            match self.sockets.get(sid) {
+                Some(socket) => drop(socket.outbox.push(frame)),
+                None => self.missed.keep(sid, frame),
+            }
         }
     }
 }

@@ -10,6 +10,8 @@ struct Room {
     parts: AtomicU64,
     /// Parts from this one on do not come.
     broken_at: AtomicU64,
+    /// A file that changes before its first part is read.
+    changes: Mutex<Option<PathBuf>>,
 }
 
 impl Peers for Room {
@@ -19,6 +21,9 @@ impl Peers for Room {
             what: format!("ask {name}"),
         })?;
         if request.get("do").and_then(Value::as_str) == Some("part") {
+            if let Some(path) = lock(&self.changes).take() {
+                fs::write(path, b"THEIRS").unwrap();
+            }
             let part = self.parts.fetch_add(1, Ordering::Relaxed);
             if part >= self.broken_at.load(Ordering::Relaxed) {
                 return Ok(map! {"error" => "the line is cut"}.into());
@@ -137,10 +142,15 @@ fn what_is_different_or_damaged_is_not_replaced() {
     assert_eq!(b.read("loras/l.pt").unwrap(), b"theirs");
     // The file changes between its description and its parts.
     let path = a.folder.path().join("models/loras/l.pt");
-    fs::write(path, b"THEIRS").unwrap();
+    *lock(&room.changes) = Some(path.clone());
     fs::remove_file(b.folder.path().join("models/loras/l.pt")).unwrap();
     failed(b.copy("a", "loras/l.pt", false), "not what it said");
     assert!(b.read("loras/l.pt").is_none());
+    // One that changed before it was asked for is copied as it is now, and a new one is found.
+    fs::write(path.with_file_name("new.pt"), b"new").unwrap();
+    assert_eq!(b.copy("a", "loras/l.pt", false), End::Copied);
+    assert_eq!(b.read("loras/l.pt").unwrap(), b"THEIRS");
+    assert_eq!(b.copy("a", "loras/new.pt", false), End::Copied);
 }
 
 #[test]
