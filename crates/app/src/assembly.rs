@@ -214,12 +214,21 @@ fn describe(memory: &ModelRegistry) {
         megabytes(ram)
     );
     tracing::info!("Set vram state to: {}", settings.state.name());
-    let names: Vec<String> = memory.devices().iter().map(Device::name).collect();
+    let primary = memory.primary();
+    if accelerators.is_empty() {
+        tracing::info!("Device: {primary}; no accelerator is used");
+        return;
+    }
+    let mut others: Vec<String> = memory.devices().iter().map(Device::name).collect();
+    others.retain(|name| *name != primary.name());
+    let ahead = match settings.streams {
+        0 => "nothing is fetched ahead".to_owned(),
+        1 => "1 layer is fetched ahead".to_owned(),
+        n => format!("{n} layers are fetched ahead"),
+    };
     tracing::info!(
-        "Device: {} of {}; {} streams",
-        memory.primary(),
-        names.join(", "),
-        settings.streams
+        "Device: {primary}, beside {}; of models that do not fit, {ahead}",
+        others.join(", ")
     );
 }
 
@@ -358,6 +367,8 @@ mod tests {
             "models/vae_approx/taesd_encoder.pth",
             "models/vae_approx/taesd_decoder.pth",
             "models/vae_approx/taef1_decoder.pth",
+            "models/vae_approx/taef2_decoder.safetensors",
+            "models/vae_approx/taef2_encoder.safetensors",
             "models/vae_approx/lighttaew2_1.safetensors",
         ] {
             let path = dir.path().join(file);
@@ -375,7 +386,7 @@ mod tests {
         assert_eq!(list("models/vae"), "v.safetensors");
         assert_eq!(
             list("vae/all"),
-            "v.safetensors taesd lighttaew2_1.safetensors pixel_space"
+            "v.safetensors taesd taef2 lighttaew2_1.safetensors pixel_space"
         );
         assert_eq!(list("gguf/diffusion_models"), "u.GGUF");
         assert_eq!(list("models/diffusers"), "d");

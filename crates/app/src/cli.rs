@@ -620,9 +620,12 @@ pub(crate) struct RunArgs {
     /// Change an input before the run; VALUE is JSON or else text
     #[arg(long = "set", value_name = "NODE.INPUT=VALUE", action = ArgAction::Append)]
     pub(crate) set: Vec<String>,
-    /// No progress bar
+    /// Say nothing but results, warnings and errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
+    /// Do not ask before a picture that takes very long or more memory than there is
+    #[arg(long, short)]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) dirs: DirArgs,
     #[command(flatten)]

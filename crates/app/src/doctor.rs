@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use fresco_engine::store::{JobStore, StoreError};
 use fresco_files::Dirs;
+use fresco_files::dirs::check_writable;
+use fresco_memory::amount::readable;
 use fresco_server::FrontEnd as Shown;
 
 use crate::assembly::Assembly;
@@ -86,8 +88,11 @@ fn devices(report: &mut Report, settings: &ServeSettings) {
         ),
     );
     for &(number, bytes) in &settings.exec.memory.sim_devices {
-        let size = memory(Some(bytes));
-        report.line(&format!("sim:{number}"), size + ", simulated");
+        // As everywhere else, or two lines about one device would seem to disagree.
+        report.line(
+            &format!("sim:{number}"),
+            format!("{}, simulated", readable(bytes)),
+        );
     }
     gpus(report, settings);
 }
@@ -141,7 +146,11 @@ fn gpus(report: &mut Report, settings: &ServeSettings) {
 fn folders(report: &mut Report, assembly: &Assembly) {
     let dirs = &*assembly.dirs;
     report.heading("folders");
-    report.line("base", dirs.base.display().to_string());
+    let base = check_writable(&dirs.base);
+    match &base {
+        Ok(()) => report.line("base", dirs.base.display().to_string()),
+        Err(error) => report.problem("base", chain(error)),
+    }
     for (name, path, written) in [
         ("models", &dirs.models, false),
         ("input", &dirs.input, true),
@@ -149,6 +158,11 @@ fn folders(report: &mut Report, assembly: &Assembly) {
         ("temp", &dirs.temp, true),
         ("user", &dirs.user, true),
     ] {
+        // What is wrong with the base is said once.
+        if base.is_err() && path.starts_with(&dirs.base) {
+            report.line(name, path.display().to_string());
+            continue;
+        }
         match state(path, written) {
             Ok(state) => report.line(name, format!("{}{state}", path.display())),
             Err(why) => report.problem(name, format!("{}: {why}", path.display())),
@@ -184,19 +198,22 @@ fn folders(report: &mut Report, assembly: &Assembly) {
 
 /// How a folder stands: missing ones are made when needed, if their parent allows it.
 fn state(path: &Path, written: bool) -> Result<&'static str, String> {
-    let metadata = match path.metadata() {
-        Ok(metadata) => metadata,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(" (not there yet)"),
+    let found = match path.metadata() {
+        Ok(metadata) if !metadata.is_dir() => return Err("is not a folder".into()),
+        Ok(_) => "",
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => " (not there yet)",
         Err(e) => return Err(e.to_string()),
     };
-    if !metadata.is_dir() {
-        return Err("is not a folder".into());
+    if found.is_empty() {
+        std::fs::read_dir(path).map_err(|e| format!("cannot be read: {e}"))?;
     }
-    std::fs::read_dir(path).map_err(|e| format!("cannot be read: {e}"))?;
-    if written && metadata.permissions().readonly() {
-        return Err("cannot be written".into());
+    if written && let Err(error) = check_writable(path) {
+        return Err(match std::error::Error::source(&error) {
+            Some(why) => format!("cannot be written: {why}"),
+            None => error.to_string(),
+        });
     }
-    Ok("")
+    Ok(found)
 }
 
 fn queue(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
@@ -207,7 +224,15 @@ fn queue(report: &mut Report, settings: &ServeSettings, dirs: &Dirs) {
         return;
     };
     match JobStore::inspect(path) {
-        Ok(None) => report.line("database", format!("{} (not there yet)", path.display())),
+        Ok(None) => {
+            let folder = path.parent().unwrap_or(path);
+            match check_writable(folder) {
+                Ok(()) => report.line("database", format!("{} (not there yet)", path.display())),
+                Err(error) => {
+                    report.problem("database", format!("{}: {}", path.display(), chain(&error)));
+                }
+            }
+        }
         Ok(Some(found)) => {
             report.line("database", path.display().to_string());
             report.line("prompts waiting", found.jobs.to_string());
@@ -346,6 +371,13 @@ mod tests {
         );
         assert!(
             report.text().contains("is not a folder"),
+            "{}",
+            report.text()
+        );
+        let sim = ["--sim-device", "sim:7911=64MiB"];
+        let report = examined(dir.path(), &sim);
+        assert!(
+            report.text().contains("sim:7911: 64 MiB, simulated"),
             "{}",
             report.text()
         );

@@ -139,7 +139,16 @@ pub(crate) fn file(base: &Path) -> anyhow::Result<Vec<(String, Vec<String>)>> {
         Ok(text) => {
             read(&text).map_err(|why| anyhow::anyhow!("settings file {}: {why}", path.display()))
         }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !required => Ok(Vec::new()),
+        // A base that is a file has no settings file; what is wrong with it is said by whoever needs the folder.
+        Err(e)
+            if !required
+                && matches!(
+                    e.kind(),
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+                ) =>
+        {
+            Ok(Vec::new())
+        }
         Err(e) => {
             Err(e).with_context(|| format!("cannot read the settings file {}", path.display()))
         }

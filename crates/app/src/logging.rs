@@ -16,18 +16,28 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::cli::{LogArgs, Verbosity};
 use crate::env_vars;
 
-/// Starts logging for the process and gives the kept lines. `one_prompt`: there is only one, so that lines need not say
-/// which they are about.
-pub(crate) fn start(args: &LogArgs, one_prompt: bool) -> LogRing {
+/// Who reads the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audience {
+    Server,
+    /// There is only one prompt, so that lines need not say which they are about.
+    Run,
+    /// The same, of a run that is to say nothing unless something is wrong or the command line asks for more.
+    QuietRun,
+}
+
+/// Starts logging for the process and gives the kept lines.
+pub(crate) fn start(args: &LogArgs, audience: Audience) -> LogRing {
     let ring = LogRing::default();
     let colour = std::io::stderr().is_terminal() && env_vars::get(env_vars::NO_COLOR).is_none();
     let lines = Lines {
         ring: ring.clone(),
         stdout: args.log_stdout,
         colour,
-        one_prompt,
+        one_prompt: audience != Audience::Server,
     };
     let (ours, others) = match args.verbose {
+        Verbosity::Info if audience == Audience::QuietRun => (LevelFilter::WARN, LevelFilter::WARN),
         Verbosity::Debug => (LevelFilter::DEBUG, LevelFilter::INFO),
         Verbosity::Info => (LevelFilter::INFO, LevelFilter::WARN),
         Verbosity::Warning => (LevelFilter::WARN, LevelFilter::WARN),

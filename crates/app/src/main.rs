@@ -5,6 +5,7 @@ mod assembly;
 mod cli;
 mod convert;
 mod doctor;
+mod effort;
 mod env_vars;
 mod file_limit;
 mod front;
@@ -30,6 +31,7 @@ mod report;
 mod run;
 mod serve;
 mod settings;
+mod signals;
 mod starter;
 mod tls;
 mod value_codec;
@@ -48,6 +50,7 @@ use clap::{ArgMatches, FromArgMatches as _};
 
 use cli::{Cli, LogArgs, ServeArgs, Task};
 use layers::Layers;
+use logging::Audience;
 use settings::{ServeSettings, UsageError};
 
 /// What was typed cannot be meant.
@@ -91,8 +94,12 @@ fn start(argv: &[OsString]) -> anyhow::Result<ExitCode> {
     let matches = layers::parse(command, argv, &layers).unwrap_or_else(|e| e.exit());
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
 
-    let one_prompt = matches!(cli.command, Some(Task::Run(_)));
-    let logs = logging::start(log_args(&cli), one_prompt);
+    let audience = match &cli.command {
+        Some(Task::Run(args)) if args.quiet => Audience::QuietRun,
+        Some(Task::Run(_)) => Audience::Run,
+        _ => Audience::Server,
+    };
+    let logs = logging::start(log_args(&cli), audience);
     file_limit::become_an_error();
     for option in unknown {
         tracing::warn!("the settings file has an option that does not exist: {option}");

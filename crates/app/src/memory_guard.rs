@@ -13,6 +13,10 @@ impl MemorySource for TensorRoom {
             Err(refused) => Err(refused.missing),
         }
     }
+
+    fn give_back(&self) {
+        fresco_tensor::trim_heap();
+    }
 }
 
 /// The one guard: what it grants counts together with what tensors take.

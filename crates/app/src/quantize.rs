@@ -114,6 +114,9 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> anyhow::Result<()> {
     let items = plan(&*file, target, &args.keep)?;
     let metadata = metadata(&*file, target, args.architecture.as_deref());
     let mut report = Report::default();
+    print(
+        "error    format  tensor  shape  (the error is relative: 0.01 is 1 % of what the weights are, 0 is exact)",
+    )?;
     match target {
         Target::Rows(..) => safetensors(&file, &items, &metadata, &args.output, &mut report)?,
         Target::Block(_) => gguf(&file, &items, &metadata, &args.output, &mut report)?,

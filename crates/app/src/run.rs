@@ -6,18 +6,25 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use fresco_engine::store::{HistoryRecord, JobStore, Limits, StorePath};
 use fresco_engine::{
     Engine, EngineConfig, Event, EventKind, EventSink, NodeProgress, NodeState, ProgressRegistry,
     Submission, WorkerConfig,
 };
 use fresco_files::Dirs;
+use fresco_files::dirs::check_writable;
 use fresco_graph::{Map, PromptLimits, Value, json, lock, map};
+
+use fresco_memory::ModelRegistry;
+use fresco_models::detect::Families;
+use fresco_nodes::admission;
 
 use crate::assembly::Assembly;
 use crate::cli::RunArgs;
+use crate::effort::{Effort, measured_speed};
 use crate::settings::{ExecSettings, FolderSettings};
+use crate::signals::{StopSignal, StopSignals};
 use crate::workflow_file;
 
 /// Nobody interrupts a run from outside, so a node may take its time.
@@ -29,6 +36,8 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let assembly = Assembly::open(&FolderSettings::resolve(args.dirs))?;
     assembly.dirs.create_input();
     assembly.dirs.create_output()?;
+    // Now, and not after an hour of computing.
+    check_writable(&assembly.dirs.output)?;
     // Not emptied first: a server may be using it.
     assembly.dirs.create_temp()?;
 
@@ -45,10 +54,31 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
             .with_context(|| format!("--set {assignment}"))?;
     }
 
-    let (ended, end) = mpsc::channel();
+    let unknown = workflow_file::unknown_nodes(&found.prompt, &assembly.registry.snapshot());
+    if !unknown.is_empty() {
+        bail!(
+            "{}: these nodes have a class that Fresco does not know: {}; nodes of Python packs run only in a server",
+            args.file.display(),
+            unknown.join(", ")
+        );
+    }
+
+    let memory = exec.memory.registry();
+    let effort = large_effort(&found.prompt, &assembly, &memory)?;
+    if let Some(effort) = &effort
+        && !args.yes
+    {
+        ask(effort)?;
+    }
+
+    let (events, happens) = mpsc::channel();
+    listen_for_signals(events.clone())?;
+    if let Some(effort) = effort.filter(|_| args.yes) {
+        tracing::info!("{effort}");
+    }
     let show = !args.quiet && std::io::stderr().is_terminal();
     let bar = Arc::new(Bar {
-        ended: Mutex::new(Some(ended)),
+        events: Mutex::new(Some(events)),
         total: found.prompt.len(),
         show,
         nodes: Mutex::default(),
@@ -56,7 +86,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     });
     let store = JobStore::open(&StorePath::Memory, Limits::default())?;
     let engine = Engine::start(EngineConfig {
-        executor: assembly.executor(&exec, exec.memory.registry(), bar.clone())?,
+        executor: assembly.executor(&exec, memory, bar.clone())?,
         workers: vec![WorkerConfig::local()],
         listings: assembly.listings.clone(),
         store: store.clone(),
@@ -102,8 +132,16 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         },
     )?;
     let prompt_id = ticket.prompt_id.clone();
-    // The sender goes with the engine: an error here means that it broke down, and the record below says what it knows.
-    let _ = end.recv();
+    let stopped = match happens.recv() {
+        Ok(RunEvent::Stop(signal)) => {
+            bar.clear();
+            tracing::warn!("{}: stopping", signal.name());
+            stop(&engine, &happens);
+            Some(signal)
+        }
+        // An error means that the engine broke down, and the record below says what it knows.
+        Ok(RunEvent::Ended) | Err(_) => None,
+    };
     bar.clear();
     let record = store
         .history_get(&prompt_id)
@@ -111,7 +149,89 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         .context("the engine stopped")??;
     engine.stop(GRACE);
     let record = record.context("the workflow ended without a record")?;
-    report(&record, &assembly.dirs)
+    let code = report(&record, &assembly.dirs)?;
+    Ok(match stopped {
+        Some(signal) if !record.completed => ExitCode::from(signal.exit_code()),
+        _ => code,
+    })
+}
+
+/// Interrupts until the end comes: the prompt may not have begun yet. A node that does not heed it is left behind after a while.
+fn stop(engine: &Engine, happens: &mpsc::Receiver<RunEvent>) {
+    const AGAIN: Duration = Duration::from_millis(100);
+    loop {
+        engine.interrupt(None);
+        match happens.recv_timeout(AGAIN) {
+            Ok(RunEvent::Stop(_)) | Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Ok(RunEvent::Ended) | Err(mpsc::RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// What somebody should know before so much is begun; none for what is usual.
+fn large_effort(
+    prompt: &Map,
+    assembly: &Assembly,
+    memory: &ModelRegistry,
+) -> anyhow::Result<Option<String>> {
+    let found = admission::assess(prompt, &assembly.folders, &Families::default(), memory);
+    let Some(effort) = Effort::of(&found, prompt) else {
+        return Ok(None);
+    };
+    let speed = measured_speed()?;
+    let free = fresco_tensor::available_memory();
+    Ok(effort
+        .is_large(speed, free)
+        .then(|| effort.describe(speed, free)))
+}
+
+/// A person decides; a script has to have decided before.
+fn ask(effort: &str) -> anyhow::Result<()> {
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        bail!("{effort}; --yes runs it all the same");
+    }
+    let mut terminal = std::io::stderr().lock();
+    write!(terminal, "{effort}.\nRun it? [y/N] ")
+        .and_then(|()| terminal.flush())
+        .context("cannot ask on the terminal")?;
+    let mut answer = String::new();
+    std::io::stdin()
+        .read_line(&mut answer)
+        .context("cannot read the answer")?;
+    if !matches!(answer.trim().to_lowercase().as_str(), "y" | "yes") {
+        bail!("nothing was run");
+    }
+    Ok(())
+}
+
+/// The first signal is passed on; a second one ends the program at once.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a second signal means that the orderly end takes too long; there is nothing to save"
+)]
+fn listen_for_signals(events: mpsc::Sender<RunEvent>) -> anyhow::Result<()> {
+    const CANNOT: &str = "cannot listen for signals";
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context(CANNOT)?;
+    let mut signals = {
+        let _inside = runtime.enter();
+        StopSignals::listen()
+    };
+    let listen = async move {
+        let first = signals.next().await;
+        // The main thread may have ended meanwhile.
+        let _ = events.send(RunEvent::Stop(first));
+        let second = signals.next().await;
+        tracing::warn!("{}: stopped at once", second.name());
+        std::process::exit(second.exit_code().into());
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || runtime.block_on(listen))
+        .context(CANNOT)?;
+    Ok(())
 }
 
 fn knows_input(assembly: &Assembly, class: &str, input: &str) -> bool {
@@ -248,9 +368,15 @@ fn failure(messages: &Value) -> String {
     }
 }
 
+/// What the main thread waits for.
+enum RunEvent {
+    Ended,
+    Stop(StopSignal),
+}
+
 /// Listens to the engine: one line that is drawn over and over, and the end.
 struct Bar {
-    ended: Mutex<Option<mpsc::Sender<()>>>,
+    events: Mutex<Option<mpsc::Sender<RunEvent>>>,
     /// Nodes of the prompt; expansions may add some.
     total: usize,
     show: bool,
@@ -272,10 +398,10 @@ impl EventSink for Bar {
                 self.draw(line(done, self.total.max(nodes.len()), step));
             }
             EventKind::Ended => {
-                let ended = lock(&self.ended).take();
-                if let Some(ended) = ended {
+                let events = lock(&self.events).take();
+                if let Some(events) = events {
                     // The main thread may have given up.
-                    let _ = ended.send(());
+                    let _ = events.send(RunEvent::Ended);
                 }
             }
             _ => {}

@@ -11,6 +11,7 @@ use fresco_cluster::Broker;
 use fresco_engine::store::{JobStore, Limits, StorePath};
 use fresco_engine::{Engine, EngineConfig};
 use fresco_files::Dirs;
+use fresco_files::dirs::check_writable;
 use fresco_graph::PromptLimits;
 use fresco_server::serve::{Plain, serve as listen};
 use fresco_server::{
@@ -22,6 +23,7 @@ use crate::front::{ClusterParts, ForFronts, Shown, WithNeighbours};
 use crate::front_end::Pages;
 use crate::python::TemplateFiles;
 use crate::settings::{ServeSettings, UsageError};
+use crate::signals::StopSignals;
 use crate::tls::Tls;
 use crate::workers;
 
@@ -73,6 +75,7 @@ pub(crate) fn serve(
     // Here, so that it is also dropped here, outside of the runtime below.
     let broker = settings.nats.as_ref().map(Broker::connect).transpose();
     let broker = broker.map_err(|error| UsageError(error.to_string()))?;
+    check_folders(&assembly.dirs)?;
     assembly.dirs.create_user()?;
     let cluster = broker
         .clone()
@@ -133,6 +136,22 @@ fn check_token_file(settings: &ServeSettings, dirs: &Dirs) -> Result<(), UsageEr
                 folder.display()
             )));
         }
+    }
+    Ok(())
+}
+
+/// Folders without which every prompt would fail at its end. Uploads alone need the input folder, which may be read-only.
+fn check_folders(dirs: &Dirs) -> anyhow::Result<()> {
+    for (what, folder, flag) in [
+        ("save pictures", &dirs.output, "--output-directory"),
+        (
+            "keep previews and large requests",
+            &dirs.temp,
+            "--temp-directory",
+        ),
+    ] {
+        check_writable(folder)
+            .with_context(|| format!("cannot {what}; choose another folder with {flag}"))?;
     }
     Ok(())
 }
@@ -263,8 +282,9 @@ async fn assembled(
             .collect::<Result<Vec<_>, _>>()
             .context("cannot listen")?;
         let (draining, patience) = (engine.clone(), settings.drain);
+        let counted = engine.clone();
         let signal = async move {
-            signals.told_to_stop().await;
+            signals.told_to_stop(move || counted.running().len()).await;
             if !patience.is_zero() {
                 drain(draining, patience).await;
             }
@@ -517,64 +537,6 @@ fn launch(url: &str) {
         .spawn();
     if let Err(error) = started {
         tracing::warn!("cannot open a browser: {error}");
-    }
-}
-
-/// Ctrl-C, and what service managers send. Heard from when this is made: before anybody is told where the server is.
-pub(crate) struct StopSignals {
-    #[cfg(unix)]
-    kinds: [Option<tokio::signal::unix::Signal>; 2],
-}
-
-impl StopSignals {
-    pub(crate) fn listen() -> Self {
-        #[cfg(unix)]
-        {
-            use tokio::signal::unix::{SignalKind, signal};
-            let kinds = [SignalKind::interrupt(), SignalKind::terminate()];
-            Self {
-                kinds: kinds.map(|kind| signal(kind).ok()),
-            }
-        }
-        #[cfg(not(unix))]
-        Self {}
-    }
-
-    /// The first one. A second one ends the program at once.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a second signal means that the orderly end takes too long; the store recovers as from a crash"
-    )]
-    pub(crate) async fn told_to_stop(mut self) {
-        self.one().await;
-        tokio::spawn(async move {
-            self.one().await;
-            tracing::warn!("stopped at once; the running prompt will be tried again");
-            std::process::exit(130);
-        });
-    }
-
-    #[cfg(unix)]
-    async fn one(&mut self) {
-        /// Without a handler there is no signal: wait for the other kind.
-        async fn of(kind: &mut Option<tokio::signal::unix::Signal>) {
-            match kind {
-                Some(kind) => drop(kind.recv().await),
-                None => std::future::pending().await,
-            }
-        }
-        let [interrupt, terminate] = &mut self.kinds;
-        tokio::select! {
-            () = of(interrupt) => {}
-            () = of(terminate) => {}
-        }
-    }
-
-    #[cfg(not(unix))]
-    async fn one(&mut self) {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
     }
 }
 

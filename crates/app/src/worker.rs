@@ -17,8 +17,9 @@ use fresco_server::Registries;
 
 use crate::assembly::Assembly;
 use crate::cli::{DirArgs, WorkerTaskArgs};
-use crate::serve::{HANG_GRACE, STOP_GRACE, StopSignals};
+use crate::serve::{HANG_GRACE, STOP_GRACE};
 use crate::settings::{self, ExecSettings, FolderSettings, UsageError};
+use crate::signals::StopSignals;
 
 /// How long the running prompt may go on when the worker is told to stop.
 const DRAIN: Duration = Duration::from_mins(1);
@@ -104,7 +105,8 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
         }),
     })
     .map_err(|e| UsageError(e.to_string()))?;
-    stop.wait()?;
+    let counted = engine.clone();
+    stop.wait(move || counted.running().len())?;
     tracing::info!("told to stop: no more jobs are taken");
     process.drain(args.drain.unwrap_or(DRAIN));
     engine.stop(STOP_GRACE);
@@ -187,9 +189,9 @@ impl Stop {
     }
 
     /// Returns when it is, or was since it listens.
-    fn wait(self) -> anyhow::Result<()> {
+    fn wait(self, running: impl Fn() -> usize + Send + 'static) -> anyhow::Result<()> {
         let Self { runtime, signals } = self;
-        runtime.block_on(signals.told_to_stop());
+        runtime.block_on(signals.told_to_stop(running));
         // A second signal is heard on a thread that goes on.
         std::thread::Builder::new()
             .name("signals".to_owned())

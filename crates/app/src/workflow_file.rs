@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use fresco_graph::ui::{self, NodeDefs, Workflow};
-use fresco_graph::{Map, Value, json};
+use fresco_graph::{Map, NodeRegistry, Value, json};
 
 /// Larger files are not workflows.
 const MAX_BYTES: u64 = 256 << 20;
@@ -33,7 +33,8 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Makes a prompt of what was read. `prefer_editor`: a picture carries both forms; take the editor's.
+/// Makes a prompt of what was read. `prefer_editor`: a picture carries both forms; take the editor's, and write of nodes that
+/// are unknown here what the editor writes, which leaves out their class.
 pub(crate) fn understand(
     bytes: &[u8],
     defs: &NodeDefs,
@@ -41,6 +42,7 @@ pub(crate) fn understand(
 ) -> anyhow::Result<Workflow> {
     let options = ui::Options {
         now: Some(now()),
+        name_unknown: !prefer_editor,
         ..ui::Options::default()
     };
     let texts = fresco_files::read_metadata(bytes);
@@ -53,7 +55,8 @@ pub(crate) fn understand(
     if fresco_files::metadata::is_film_or_sound(bytes) {
         bail!("the film or sound carries no workflow");
     }
-    let value = json::parse_bytes(bytes).context("this is neither JSON nor a picture")?;
+    let value = json::parse_bytes_within(bytes, json::FOREIGN_BYTES)
+        .context("this is neither JSON nor a picture")?;
     Ok(ui::read(&value, defs, &options)?)
 }
 
@@ -149,6 +152,22 @@ fn find(prompt: &Map, name: &str) -> anyhow::Result<Arc<str>> {
             )
         }
     }
+}
+
+/// Nodes whose class this program does not have, each with its id, its title where that says more, and its class.
+pub(crate) fn unknown_nodes(prompt: &Map, registry: &NodeRegistry) -> Vec<String> {
+    let unknown = |(id, node): (&Arc<str>, &Value)| {
+        let class = node.get("class_type")?.as_str()?;
+        if registry.get(class).is_some() {
+            return None;
+        }
+        let title = node.get("_meta").and_then(|m| m.get("title")?.as_str());
+        Some(match title.filter(|title| *title != class) {
+            Some(title) => format!("node {id} \"{title}\" ({class})"),
+            None => format!("node {id} ({class})"),
+        })
+    };
+    prompt.iter().filter_map(unknown).collect()
 }
 
 fn names(prompt: &Map) -> String {

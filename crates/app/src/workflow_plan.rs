@@ -55,6 +55,17 @@ fn read(assembly: &Assembly, file: &Path) -> anyhow::Result<Map> {
 
 /// What the server would refuse it for.
 fn check(report: &mut Report, assembly: &Assembly, memory: &ModelRegistry, prompt: &Map) {
+    let unknown = workflow_file::unknown_nodes(prompt, &assembly.registry.snapshot());
+    for node in &unknown {
+        report.problem(
+            node,
+            "its class is not one of this program; does it come from a Python pack?",
+        );
+    }
+    if !unknown.is_empty() {
+        // Everything else could only be said of a prompt without them.
+        return;
+    }
     let mut resources = Resources::default();
     resources.insert((*assembly.dirs).clone());
     resources.insert(assembly.folders.clone());
@@ -153,10 +164,10 @@ fn conclude(report: &mut Report, found: &Assessment, memory: &ModelRegistry) {
         return;
     }
     for device in &found.devices {
-        let kept = if device.reserved > 0 {
-            format!(", {} of it kept for computing", readable(device.reserved))
-        } else {
-            String::new()
+        let kept = match device.reserved {
+            0 => String::new(),
+            bytes if bytes >= device.total => ", all of it kept for computing".to_owned(),
+            bytes => format!(", {} of it kept for computing", readable(bytes)),
         };
         let size = readable(device.total);
         let wanted = readable(device.wanted);
@@ -166,9 +177,21 @@ fn conclude(report: &mut Report, found: &Assessment, memory: &ModelRegistry) {
         );
     }
     report.line("vram state", memory.settings().state.name());
+    let unknown: Vec<&str> = found
+        .models
+        .iter()
+        .filter(|plan| unknown(plan))
+        .map(|plan| &*plan.node)
+        .collect();
     match &found.verdict {
-        Verdict::Fits if found.models.iter().any(unknown) => {
-            report.line("verdict", "fits, as far as the files could be looked at");
+        Verdict::Fits | Verdict::Streams(_) if !unknown.is_empty() => {
+            // What is wrong with each of them was said above, and counted.
+            let nodes = if unknown.len() == 1 { "node" } else { "nodes" };
+            let list = unknown.join(", ");
+            report.line(
+                "verdict",
+                format!("unknown: the files of {nodes} {list} are missing or cannot be read"),
+            );
         }
         Verdict::Fits => report.line("verdict", "everything fits"),
         Verdict::Streams(how) => report.line("verdict", format!("runs, slower: {how}")),
@@ -288,6 +311,9 @@ mod tests {
             &text,
             &["verdict: runs, slower: SD1.x of 12 MiB does not fit on sim:7902"],
         );
+        // A device that is smaller than what is usually kept for computing.
+        let (text, _) = plan(dir.path(), "--sim-device sim:7904=64MiB", whole(7904));
+        has(&text, &["sim:7904: 64 MiB, all of it kept for computing; "]);
         let (text, problems) = plan(dir.path(), &flags(7903, "64KiB"), whole(7903));
         assert_eq!(problems, 1, "{text}");
         has(
@@ -313,8 +339,10 @@ mod tests {
                 "Value not in list",
                 "unknown_device at 0",
                 "there is no device",
+                "verdict: unknown: the files of node 1 are missing or cannot be read",
             ],
         );
+        assert!(!text.contains("fits"), "{text}");
         let mut report = Report::default();
         let settings = FolderSettings {
             dirs: DirOptions {

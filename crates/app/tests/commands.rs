@@ -234,7 +234,7 @@ fn a_quick_test_prepares_everything_and_ends() {
         "--force-channels-last has no effect: channels are always last\n",
         "Total VRAM 3072 MB, total RAM ",
         "Set vram state to: LOW_VRAM",
-        "Device: sim:0 of cpu, sim:0; 2 streams",
+        "Device: sim:0, beside cpu; of models that do not fit, 2 layers are fetched ahead",
     ] {
         assert!(ran.err.contains(part), "{part} is not in {}", ran.err);
     }
@@ -561,6 +561,11 @@ mod quantize {
             let out = format!("out-{format}.{ending}");
             let ran = place.run(&["quantize", "in.safetensors", &out, "--format", format]);
             assert_eq!(ran.code, Some(0), "{format}: {}", ran.err);
+            let head = ran.out.lines().next().unwrap();
+            assert!(
+                head.starts_with("error ") && head.contains("0.01 is 1 %"),
+                "{head}"
+            );
             let after = open_weights(place.path().join(&out)).unwrap();
             assert_eq!(after.names(), before.names(), "{format}");
             let names = [

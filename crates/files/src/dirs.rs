@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::contain::{absolute, is_missing};
+use crate::write::TempFile;
 
 /// What the command line says about directories; everything is optional except the program directory.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +43,10 @@ pub enum DirError {
     NoUserDir { path: PathBuf },
     #[error("refusing to delete the temp directory {path}: {why}")]
     UnsafeTemp { path: PathBuf, why: &'static str },
+    #[error("{path} is not a folder")]
+    NotAFolder { path: PathBuf },
+    #[error("cannot write to the folder {path}")]
+    NotWritable { path: PathBuf, source: io::Error },
     #[error("cannot {action} {path}")]
     Io {
         action: &'static str,
@@ -86,6 +91,9 @@ impl Dirs {
             .base
             .as_deref()
             .map_or_else(|| program.clone(), absolute);
+        if base.metadata().is_ok_and(|found| !found.is_dir()) {
+            return Err(DirError::NotAFolder { path: base });
+        }
         let pick = |given: &Option<PathBuf>, name: &str| {
             given.as_deref().map_or_else(|| base.join(name), absolute)
         };
@@ -220,6 +228,32 @@ impl Dirs {
     }
 }
 
+/// Whether files can be made in a folder, or, where it does not exist yet, in the folder that it would be made in. A file is
+/// made and removed to find out: permissions alone do not tell of read-only disks and of file systems with rules of their
+/// own.
+pub fn check_writable(folder: &Path) -> Result<(), DirError> {
+    let refused = |source| DirError::NotWritable {
+        path: folder.to_path_buf(),
+        source,
+    };
+    for place in folder.ancestors() {
+        match place.metadata() {
+            Ok(found) if found.is_dir() => {
+                return TempFile::create(place).map(drop).map_err(refused);
+            }
+            Ok(_) => {
+                return Err(DirError::NotAFolder {
+                    path: place.to_path_buf(),
+                });
+            }
+            // Below a file nothing is found either; the file itself is the next ancestor.
+            Err(e) if is_missing(&e) => {}
+            Err(e) => return Err(refused(e)),
+        }
+    }
+    Err(refused(io::ErrorKind::NotFound.into()))
+}
+
 fn create(action: &'static str, path: &Path) -> Result<(), DirError> {
     std::fs::create_dir_all(path).map_err(|source| DirError::Io {
         action,
@@ -266,6 +300,39 @@ mod tests {
             ..DirOptions::default()
         };
         assert!(matches!(Dirs::resolve(&o), Err(DirError::NoUserDir { .. })));
+    }
+
+    #[test]
+    fn a_base_must_not_be_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let o = DirOptions {
+            base: Some(file.path().into()),
+            ..DirOptions::default()
+        };
+        assert!(
+            matches!(Dirs::resolve(&o), Err(DirError::NotAFolder { path }) if path == file.path())
+        );
+    }
+
+    #[test]
+    fn folders_that_cannot_be_written_are_found_before_they_are_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let later = dir.path().join("a/b");
+        check_writable(&later).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        let file = dir.path().join("file");
+        std::fs::write(&file, "x").unwrap();
+        for place in [file.clone(), file.join("output")] {
+            let error = check_writable(&place).unwrap_err();
+            assert!(matches!(&error, DirError::NotAFolder { path } if *path == file));
+        }
+        // Nobody makes files there, whoever it is.
+        #[cfg(target_os = "linux")]
+        {
+            let place = Path::new("/sys/fresco/output");
+            let error = check_writable(place).unwrap_err();
+            assert!(matches!(&error, DirError::NotWritable { path, .. } if path == place));
+        }
     }
 
     #[test]

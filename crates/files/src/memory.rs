@@ -10,6 +10,9 @@ use std::sync::Arc;
 pub trait MemorySource: Send + Sync {
     /// Grants so many bytes, which count as used until the answer is dropped; or says how many are missing.
     fn claim(&self, bytes: u64) -> Result<Box<dyn Any + Send>, u64>;
+
+    /// Gives back to the system what was dropped and is still kept for later.
+    fn give_back(&self) {}
 }
 
 /// Whom to ask before much memory is taken. Cheap to clone.
@@ -19,6 +22,14 @@ pub struct MemoryGuard(Option<Arc<dyn MemorySource>>);
 impl MemoryGuard {
     pub fn new(source: impl MemorySource + 'static) -> Self {
         Self(Some(Arc::new(source)))
+    }
+
+    /// Gives back to the system what was dropped in many small pieces, which allocators keep otherwise. Takes
+    /// milliseconds.
+    pub fn give_back(&self) {
+        if let Some(source) = &self.0 {
+            source.give_back();
+        }
     }
 
     /// Asks for the memory of something; `what` is shown in the error ("the picture cat.png").

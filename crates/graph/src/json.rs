@@ -11,6 +11,20 @@ use crate::{Map, Value};
 /// Arrays and objects may nest this deep; a hostile body of a million brackets is refused, not recursed into.
 pub const MAX_DEPTH: usize = 200;
 
+/// Bytes that the values of a text from outside may take, beside the texts in them: a few characters become many times as
+/// many bytes. The largest prompt that is accepted takes less.
+pub const FOREIGN_BYTES: u64 = 512 << 20;
+/// Why a text whose values take more is refused.
+pub const TOO_MANY_VALUES: &str = "Too many values";
+
+/// Bytes of a value in its list or object, with the room that those keep for more.
+const VALUE_BYTES: u64 = 48;
+/// What a text, a list and an object take beside that, and a key.
+const TEXT_BYTES: u64 = 32;
+const LIST_BYTES: u64 = 64;
+const OBJECT_BYTES: u64 = 160;
+const KEY_BYTES: u64 = 96;
+
 /// Where and why a text is not JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: line {line} column {column} (char {offset})")]
@@ -21,9 +35,19 @@ pub struct JsonError {
     pub offset: usize,
 }
 
-/// Parses one JSON text.
+/// Parses one JSON text of our own.
 pub fn parse(text: &str) -> Result<Value, JsonError> {
-    let mut p = Parser { text, at: 0 };
+    parse_within(text, u64::MAX)
+}
+
+/// Parses one JSON text whose values may take about so many bytes beside the texts in them. They are counted while they are
+/// read, so that a text of nothing but brackets does not become a hundred times its size first.
+pub fn parse_within(text: &str, most: u64) -> Result<Value, JsonError> {
+    let mut p = Parser {
+        text,
+        at: 0,
+        left: most,
+    };
     p.skip_space();
     let value = p.value(0)?;
     p.skip_space();
@@ -35,16 +59,25 @@ pub fn parse(text: &str) -> Result<Value, JsonError> {
 
 /// Parses the JSON value that a text starts with; whatever follows it is left alone.
 pub fn parse_start(text: &str) -> Result<Value, JsonError> {
-    let mut p = Parser { text, at: 0 };
+    let mut p = Parser {
+        text,
+        at: 0,
+        left: u64::MAX,
+    };
     p.skip_space();
     p.value(0)
 }
 
 /// Parses bytes that should be UTF-8 JSON, with or without a byte order mark.
 pub fn parse_bytes(bytes: &[u8]) -> Result<Value, JsonError> {
+    parse_bytes_within(bytes, u64::MAX)
+}
+
+/// As [`parse_bytes`], with the bound of [`parse_within`].
+pub fn parse_bytes_within(bytes: &[u8], most: u64) -> Result<Value, JsonError> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     match std::str::from_utf8(bytes) {
-        Ok(text) => parse(text),
+        Ok(text) => parse_within(text, most),
         Err(e) => Err(JsonError {
             reason: "Body is not UTF-8",
             line: 1,
@@ -57,6 +90,8 @@ pub fn parse_bytes(bytes: &[u8]) -> Result<Value, JsonError> {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    /// Bytes that values may still take.
+    left: u64,
 }
 
 impl Parser<'_> {
@@ -69,6 +104,16 @@ impl Parser<'_> {
             line,
             column,
             offset: self.at,
+        }
+    }
+
+    fn spend(&mut self, bytes: u64) -> Result<(), JsonError> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(self.error(TOO_MANY_VALUES)),
         }
     }
 
@@ -92,10 +137,14 @@ impl Parser<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, JsonError> {
+        self.spend(VALUE_BYTES)?;
         match self.peek() {
             Some(b'{') => self.object(depth),
             Some(b'[') => self.array(depth),
-            Some(b'"') => Ok(Value::Str(self.string()?.into())),
+            Some(b'"') => {
+                self.spend(TEXT_BYTES)?;
+                Ok(Value::Str(self.string()?.into()))
+            }
             Some(b't') => self.word("true", Value::Bool(true)),
             Some(b'f') => self.word("false", Value::Bool(false)),
             Some(b'n') => self.word("null", Value::Null),
@@ -110,6 +159,7 @@ impl Parser<'_> {
         if depth >= MAX_DEPTH {
             return Err(self.error("Nested too deeply"));
         }
+        self.spend(OBJECT_BYTES)?;
         self.at += 1;
         let mut map = Map::new();
         self.skip_space();
@@ -122,6 +172,7 @@ impl Parser<'_> {
             if self.peek() != Some(b'"') {
                 return Err(self.error("Expecting property name enclosed in double quotes"));
             }
+            self.spend(KEY_BYTES)?;
             let key = self.string()?;
             self.skip_space();
             if self.peek() != Some(b':') {
@@ -147,6 +198,7 @@ impl Parser<'_> {
         if depth >= MAX_DEPTH {
             return Err(self.error("Nested too deeply"));
         }
+        self.spend(LIST_BYTES)?;
         self.at += 1;
         let mut list = Vec::new();
         self.skip_space();
@@ -604,6 +656,34 @@ mod tests {
         }
         let deep = "[".repeat(100_000);
         assert_eq!(parse(&deep).unwrap_err().reason, "Nested too deeply");
+    }
+
+    #[test]
+    fn values_are_counted_while_they_are_read() {
+        let refused = |text: &str| {
+            parse_within(text, 1 << 20).err().map(|error| {
+                assert_eq!(error.reason, TOO_MANY_VALUES);
+                error.offset
+            })
+        };
+        for unit in ["[],", "{},", "0,", "\"\",", "[0],", "{\"\":0},"] {
+            let list = |count: usize| format!("[{}0]", unit.repeat(count));
+            assert_eq!(refused(&list(1000)), None, "{unit}");
+            // Long before the end of the text.
+            let offset = refused(&list(1 << 20)).unwrap();
+            assert!(offset < unit.len() << 15, "{unit}: {offset}");
+        }
+        // One long text takes what it takes.
+        assert_eq!(refused(&format!("\"{}\"", "x".repeat(4 << 20))), None);
+        let keys: String = (0..100_000).map(|n| format!("\"{n}\":0,")).collect();
+        assert!(refused(&format!("{{{keys}\"\":0}}")).is_some());
+        // A tenth of the largest prompt that is accepted takes less than a tenth.
+        let inputs = r#""name":["1000",0],"#.repeat(9);
+        let node =
+            |n: usize| format!(r#""{n}":{{"class_type":"X","inputs":{{{inputs}"last":1}}}}"#);
+        let nodes: Vec<String> = (0..10_000).map(node).collect();
+        let prompt = format!("{{{}}}", nodes.join(","));
+        assert!(parse_within(&prompt, FOREIGN_BYTES / 10).is_ok());
     }
 
     #[test]

@@ -63,9 +63,14 @@ impl PromptError {
 
 impl std::fmt::Display for PromptError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.problem.message)?;
-        if !self.problem.details.is_empty() {
-            write!(f, ": {}", self.problem.details)?;
+        let Problem {
+            message, details, ..
+        } = &*self.problem;
+        if details.is_empty() {
+            write!(f, "{message}")?;
+        } else {
+            // Messages of the reference are sentences with a full stop.
+            write!(f, "{}: {details}", message.trim_end_matches('.'))?;
         }
         for (id, node) in &self.nodes {
             for e in &node.errors {

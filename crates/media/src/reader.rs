@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Silence after which the process is given up.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Samples of all channels that are taken from one file: hours.
-const MOST_SAMPLES: usize = 1 << 29;
+pub(crate) const MOST_SAMPLES: usize = 1 << 29;
 
 /// Who decodes.
 #[derive(Clone, Debug, Default)]

@@ -6,6 +6,7 @@ use crate::container::{Container, Input, TrackKind};
 use crate::error::{MediaError, Result};
 use crate::mp4::read::Mp4;
 use crate::rate::Rate;
+use crate::reader::MOST_SAMPLES;
 use crate::sound::decode::{self, Enough, SoundSink};
 use crate::video::{self, Frame};
 use crate::webm::read::Webm;
@@ -282,6 +283,18 @@ struct SpanSink<'a> {
 }
 
 impl SoundSink for SpanSink<'_> {
+    fn announce(&mut self, rate: u32, channels: usize, moments: u64) -> Result<()> {
+        let at = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
+        let wanted = moments.min(at(self.span.end));
+        let kept = wanted.saturating_sub(at(self.span.start));
+        if kept.saturating_mul(channels as u64) > MOST_SAMPLES as u64 {
+            return Err(MediaError::TooLarge {
+                what: "its sound".into(),
+            });
+        }
+        Ok(())
+    }
+
     fn samples(&mut self, rate: u32, channels: usize, samples: &[f32]) -> Result<Enough> {
         let at = |seconds: f64| (seconds * f64::from(rate)).round() as u64;
         let count = (samples.len() / channels) as u64;

@@ -1,10 +1,11 @@
-//! TAESD: a tiny autoencoder that stands in for the large one in previews and, where asked, in its place.
+//! TAESD: a tiny autoencoder that stands in for the large one in previews and, where asked, in its place. The one of Flux.2
+//! has norms over the whole picture in its innermost blocks, and its latents are packed.
 //!
 //! Layers are numbered as in a sequence; what has no weights (activations, enlargements) has a number too.
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, Linear, Padding, activate};
+use fresco_tensor::nn::{Act, After, Conv2d, GroupNorm, Linear, Padding, activate};
 use fresco_tensor::{Device, Tensor};
 
 use crate::epilogue::{plus, then};
@@ -13,22 +14,60 @@ use crate::store::{Kernel, Walk, WeightStore};
 use crate::vae::Check;
 
 /// The published ones: name, scale and shift of the latents they were made for.
-pub const KINDS: [(&str, f32, f32); 4] = [
+pub const KINDS: [(&str, f32, f32); 5] = [
     ("taesd", 0.18215, 0.0),
     ("taesdxl", 0.13025, 0.0),
     ("taesd3", 1.5305, 0.0609),
     ("taef1", 0.3611, 0.1159),
+    ("taef2", 1.0, 0.0),
 ];
+
+/// Cells along a side that the sampler has as channels of one, where a network has pools.
+const PACKED: usize = 2;
+const POOL_GROUPS: usize = 4;
+/// The epsilon of torch.
+const POOL_EPS: f32 = 1e-5;
+
+/// What is added to the input of a block: a norm over the whole picture between two products.
+struct Pool {
+    wide: Arc<Linear>,
+    norm: Arc<GroupNorm>,
+    narrow: Arc<Linear>,
+}
+
+impl Pool {
+    fn new(weights: &Walk<'_>, channels: usize) -> Result<Self> {
+        let wide = POOL_GROUPS * channels;
+        Ok(Self {
+            wide: weights.matrix("0", wide, channels)?,
+            norm: weights.group_norm("1", wide, POOL_GROUPS, POOL_EPS)?,
+            narrow: weights.matrix("3", channels, wide)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let h = self.norm.forward(&self.wide.forward(x)?, Act::Relu)?;
+        Ok(self.narrow.forward_with(&h, plus(x))?)
+    }
+}
 
 /// Three convolutions around a shortcut.
 struct Block {
+    pool: Option<Pool>,
     convs: [Arc<Conv2d>; 3],
     skip: Option<Arc<Linear>>,
 }
 
 impl Block {
-    fn new(weights: &Walk<'_>, input: usize, out: usize, skip: bool) -> Result<Self> {
+    fn new(
+        weights: &Walk<'_>,
+        (input, out): (usize, usize),
+        BlockParts { skip, pool }: BlockParts,
+    ) -> Result<Self> {
         Ok(Self {
+            pool: pool
+                .then(|| Pool::new(&weights.at("pool"), input))
+                .transpose()?,
             convs: [
                 weights.conv("conv.0", out, input, 3, 1)?,
                 weights.conv("conv.2", out, out, 3, 1)?,
@@ -41,6 +80,10 @@ impl Block {
     }
 
     fn forward(&self, x: Tensor) -> Result<Tensor> {
+        let x = match &self.pool {
+            Some(pool) => pool.forward(&x)?,
+            None => x,
+        };
         let relu = then(Act::Relu);
         let [first, second, third] = &self.convs;
         let h = second.forward_with(&first.forward_with(&x, relu)?, relu)?;
@@ -65,6 +108,7 @@ struct Sequence {
     ends: (usize, usize),
     /// Times the size is halved or doubled.
     resamplings: usize,
+    pooled: bool,
     /// The most numbers that a layer of a decoder makes of one latent cell.
     widest: usize,
     device: Device,
@@ -87,10 +131,15 @@ enum SequencePlaceKind {
     Conv,
     /// Halves or doubles the size.
     Resample,
-    /// Whether it has a matrix in its shortcut.
-    Block {
-        skip: bool,
-    },
+    Block(BlockParts),
+}
+
+/// What a block has beside its convolutions.
+#[derive(Clone, Copy)]
+struct BlockParts {
+    /// A matrix in its shortcut.
+    skip: bool,
+    pool: bool,
 }
 
 /// The shape of a sequence.
@@ -145,9 +194,10 @@ impl SequenceConfig {
             }
             widest = widest.max(out.saturating_mul(1 << (2 * resamplings)));
             let kind = if block {
-                SequencePlaceKind::Block {
+                SequencePlaceKind::Block(BlockParts {
                     skip: at != out || store.has(&format!("{key}.skip.weight")),
-                }
+                    pool: store.has(&format!("{key}.pool.0.weight")),
+                })
             } else if resample {
                 SequencePlaceKind::Resample
             } else {
@@ -185,8 +235,8 @@ impl Sequence {
         for (index, place) in config.places.iter().enumerate() {
             let (out, name) = (place.out, place.number.to_string());
             steps.push(match place.kind {
-                SequencePlaceKind::Block { skip } => {
-                    SequenceLayer::Block(Block::new(&weights.at(&name), at, out, skip)?)
+                SequencePlaceKind::Block(parts) => {
+                    SequenceLayer::Block(Block::new(&weights.at(&name), (at, out), parts)?)
                 }
                 SequencePlaceKind::Resample => {
                     let kernel = Kernel {
@@ -215,6 +265,12 @@ impl Sequence {
             steps,
             ends: (config.input, at),
             resamplings: config.resamplings,
+            pooled: config.places.iter().any(|place| {
+                matches!(
+                    place.kind,
+                    SequencePlaceKind::Block(BlockParts { pool: true, .. })
+                )
+            }),
             widest: config.widest,
             device: weights.device().clone(),
         })
@@ -318,10 +374,21 @@ impl Taesd {
     }
 
     pub fn latent_channels(&self) -> usize {
-        match (&self.decoder, &self.encoder) {
+        let own = match (&self.decoder, &self.encoder) {
             (Some(decoder), _) => decoder.ends.0,
             (None, Some(encoder)) => encoder.ends.1,
             (None, None) => 0,
+        };
+        own * self.packed() * self.packed()
+    }
+
+    /// Cells of the network along a side of one of the sampler's.
+    fn packed(&self) -> usize {
+        let net = self.decoder.as_ref().or(self.encoder.as_ref());
+        if net.is_some_and(|net| net.pooled) {
+            PACKED
+        } else {
+            1
         }
     }
 
@@ -333,7 +400,7 @@ impl Taesd {
     /// Pixels along a side for one latent cell.
     pub fn ratio(&self) -> usize {
         let net = self.decoder.as_ref().or(self.encoder.as_ref());
-        1 << net.map_or(0, |net| net.resamplings)
+        self.packed() << net.map_or(0, |net| net.resamplings)
     }
 
     /// The latent of pictures (b, 3, h, w) in -1..1.
@@ -343,6 +410,7 @@ impl Taesd {
             .as_ref()
             .ok_or_else(|| ModelError::invalid("TAESD", "there is no encoder"))?;
         let latent = net.forward(&pixels.map(|v| v * 0.5 + 0.5), check)?;
+        let latent = pack(latent, self.packed())?;
         Ok(latent.map(|v| v / self.scale + self.shift))
     }
 
@@ -353,8 +421,39 @@ impl Taesd {
             .as_ref()
             .ok_or_else(|| ModelError::invalid("TAESD", "there is no decoder"))?;
         let bounded = latent.map(|v| (((v - self.shift) * self.scale) / 3.0).tanh() * 3.0);
-        let mut out = net.forward(&bounded, check)?;
+        let mut out = net.forward(&unpack(bounded, self.packed())?, check)?;
         out.map_inplace(|v| (v - 0.5) * 2.0);
         Ok(out)
     }
+}
+
+/// Squares of cells as channels: (b, c, n h, n w) to (b, c n n, h, w).
+fn pack(latent: Tensor, n: usize) -> Result<Tensor> {
+    if n == 1 {
+        return Ok(latent);
+    }
+    let [b, c, h, w] = latent.dims4()?;
+    if h % n != 0 || w % n != 0 {
+        let reason = format!("takes latents of whole squares of {n}, got {h} x {w}");
+        return Err(ModelError::invalid("TAESD", reason));
+    }
+    let cells = latent.reshape([b, c, h / n, n, w / n, n])?;
+    let cells = cells.permute(&[0, 1, 3, 5, 2, 4])?;
+    Ok(cells.reshape([b, c * n * n, h / n, w / n])?)
+}
+
+/// The other way.
+fn unpack(latent: Tensor, n: usize) -> Result<Tensor> {
+    if n == 1 {
+        return Ok(latent);
+    }
+    let [b, packed, h, w] = latent.dims4()?;
+    let channels = packed / (n * n);
+    if channels * n * n != packed {
+        let reason = format!("takes latents of packed cells, got {packed} channels");
+        return Err(ModelError::invalid("TAESD", reason));
+    }
+    let cells = latent.reshape([b, channels, n, n, h, w])?;
+    let cells = cells.permute(&[0, 1, 4, 2, 5, 3])?;
+    Ok(cells.reshape([b, channels, n * h, n * w])?)
 }

@@ -100,6 +100,11 @@ impl RequestMemory {
         }
     }
 
+    /// Gives back to the system what requests have dropped. Not for socket threads.
+    pub(crate) fn give_back(&self) {
+        self.inner.machine.give_back();
+    }
+
     /// Bytes taken now.
     pub(crate) fn taken(&self) -> u64 {
         *self.lock()

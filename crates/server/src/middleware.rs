@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
 use axum::extract::State;
@@ -35,6 +35,7 @@ pub(crate) async fn handle(State(app): State<App>, request: axum::extract::Reque
                 head,
                 params: Vec::new(),
                 body: Mutex::new(body),
+                large: Arc::default(),
             };
             route::dispatch(app.clone(), request).await
         }

@@ -1,6 +1,7 @@
 //! One request on its way to a handler: decoded path, query, limited body.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
 use axum::http::HeaderMap;
@@ -23,6 +24,8 @@ pub(crate) struct Request {
     pub(crate) params: Vec<String>,
     /// Never locked: the mutex only makes a shared request sendable between threads, which a bare body is not.
     pub(crate) body: Mutex<Body>,
+    /// Whether the body was so large that what was made of it may have left much memory with the allocator.
+    pub(crate) large: Arc<AtomicBool>,
 }
 
 impl Request {
@@ -54,7 +57,11 @@ impl Request {
     pub(crate) async fn body(&mut self) -> Result<Stored, ApiError> {
         let limit = self.app.config.max_upload;
         let body = std::mem::take(self.body.get_mut().unwrap_or_else(PoisonError::into_inner));
-        body::read(body, &self.head.headers, limit, &self.app.bodies).await
+        let stored = body::read(body, &self.head.headers, limit, &self.app.bodies).await?;
+        if stored.in_memory().is_none() {
+            self.large.store(true, Ordering::Relaxed);
+        }
+        Ok(stored)
     }
 
     /// The body as JSON, whatever its content type says. Failing to parse is the reference's 500.
@@ -78,7 +85,7 @@ impl Request {
             ));
         }
         if let Some(bytes) = body.in_memory() {
-            return Ok(json::parse_bytes(bytes));
+            return too_many(json::parse_bytes_within(bytes, json::FOREIGN_BYTES));
         }
         let room = self.app.memory.take(body.size().saturating_mul(JSON_GROWS));
         let room = room.map_err(|short| short.for_request("reading so much JSON"))?;
@@ -88,7 +95,7 @@ impl Request {
                 .whole()
                 .load()
                 .map_err(|e| disk_error("read the request body back", &e))?;
-            Ok(json::parse_bytes(&bytes))
+            too_many(json::parse_bytes_within(&bytes, json::FOREIGN_BYTES))
         })
         .await?
     }
@@ -96,9 +103,25 @@ impl Request {
     /// The body as a JSON object.
     pub(crate) async fn json_map(&mut self) -> Result<Map, ApiError> {
         match self.json().await? {
-            Value::Map(map) => Ok(std::sync::Arc::unwrap_or_clone(map)),
+            Value::Map(map) => Ok(Arc::unwrap_or_clone(map)),
             _ => Err(ApiError::trouble("the request body is not a JSON object")),
         }
+    }
+}
+
+/// A body of too many values is refused as one that is too large, whatever its route says of bad JSON.
+pub(crate) fn too_many(
+    parsed: Result<Value, json::JsonError>,
+) -> Result<Result<Value, json::JsonError>, ApiError> {
+    match parsed {
+        Err(error) if error.reason == json::TOO_MANY_VALUES => Err(ApiError::coded(
+            Code::JsonTooLarge,
+            format!(
+                "its values take more than {} MiB of memory: {error}",
+                json::FOREIGN_BYTES >> 20
+            ),
+        )),
+        other => Ok(other),
     }
 }
 

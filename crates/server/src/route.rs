@@ -1,6 +1,7 @@
 //! Rows of the route table and how a path finds its row.
 
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -126,7 +127,13 @@ pub(crate) async fn dispatch(app: App, mut request: Request) -> Response {
             || (route.verb == Verb::Get && method == Method::HEAD);
         if fits {
             request.params = params;
-            return finish((route.handler)(request).await, &path);
+            let (large, memory) = (request.large.clone(), app.memory.clone());
+            let answer = finish((route.handler)(request).await, &path);
+            if large.load(Ordering::Relaxed) {
+                // The answer does not depend on it.
+                let _ = blocking(move || memory.give_back()).await;
+            }
+            return answer;
         }
         allowed.push(route.verb);
     }

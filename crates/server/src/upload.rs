@@ -142,8 +142,8 @@ fn place(dirs: &Dirs, form: &Form, content: &dyn Content) -> Answer {
 fn original(dirs: &Dirs, reference: Option<&str>) -> Result<PathBuf, ApiError> {
     let bad = |text: &str| ApiError::coded(Code::BadUpload, text);
     let reference = reference.ok_or_else(|| bad("'original_ref' is missing"))?;
-    let reference =
-        json::parse(reference).map_err(|e| bad(&format!("'original_ref' is not JSON: {e}")))?;
+    let reference = json::parse_within(reference, json::FOREIGN_BYTES)
+        .map_err(|e| bad(&format!("'original_ref' is not JSON: {e}")))?;
     let field = |key: &str| reference.get(key).and_then(Value::as_str);
     let name = field("filename").ok_or_else(|| bad("'original_ref' has no filename"))?;
     let (name, marked) = annotated::split(name);

@@ -170,7 +170,7 @@ async fn close(stream: &mut WebSocket, reason: &str) {
 
 /// Clients may introduce themselves with their very first message; everything else is ignored.
 fn read(app: &App, socket: &Socket, text: &str, first: &mut bool) {
-    let message = match json::parse(text) {
+    let message = match json::parse_within(text, json::FOREIGN_BYTES) {
         Ok(message @ Value::Map(_)) => message,
         Ok(_) => {
             tracing::error!(client = %socket.sid, "a socket sent JSON that is not an object");

@@ -10,7 +10,7 @@ use crate::App;
 use crate::error::{ApiError, Code, disk_error};
 use crate::object_info::Pinned;
 use crate::pictures::{self, Desk};
-use crate::request::{JSON_GROWS, Request};
+use crate::request::{JSON_GROWS, Request, too_many};
 use crate::response;
 use crate::route::Answer;
 
@@ -59,7 +59,8 @@ fn understand(app: &App, bytes: &[u8], desk: &Desk) -> Result<Workflow, ApiError
         .share
         .take(bytes.len() as u64 * JSON_GROWS)
         .map_err(|short| short.for_request("reading so much JSON"))?;
-    let value = json::parse_bytes(bytes)
+    let parsed = json::parse_bytes_within(bytes, json::FOREIGN_BYTES);
+    let value = too_many(parsed)?
         .map_err(|e| refused(&format!("this is neither JSON nor a picture: {e}")))?;
     drop(room);
     ui::read(&value, &defs, &options).map_err(|e| refused(&e.to_string()))

@@ -56,7 +56,7 @@ pub use elements::{MAX_ELEMENTS, element_count};
 pub use elementwise::broadcast_shape;
 pub use error::{Result, TensorError};
 pub use machine::resident as resident_memory;
-pub use pages::return_large_storage;
+pub use pages::{return_large_storage, trim_heap};
 pub use recycle::{free_spare_memory, trim_spare_memory};
 pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;

@@ -52,7 +52,7 @@ pub(crate) fn touch<T>(storage: &mut Vec<T>) {
 /// Gives free pages inside the heap back to the system. The C library keeps them otherwise: what a network of many
 /// layers took stays with the process long after the layers are gone.
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
-pub(crate) fn trim_heap() {
+pub fn trim_heap() {
     use std::ffi::c_int;
 
     unsafe extern "C" {
@@ -87,7 +87,7 @@ pub fn return_large_storage() {}
 
 /// Other C libraries give pages back by themselves, or not at all.
 #[cfg(not(all(target_os = "linux", target_env = "gnu", not(miri))))]
-pub(crate) fn trim_heap() {}
+pub fn trim_heap() {}
 
 /// Other systems have no such advice.
 #[cfg(not(all(target_os = "linux", not(miri))))]

@@ -196,3 +196,43 @@ fn large_uploads_arrive_whole() {
     let note = server.get("/settings/note").json();
     assert_eq!(note.as_str().map(str::len), Some(3 << 20));
 }
+
+/// A few characters become many times as many bytes: that has to end while they are read, and nothing of it may stay.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_body_of_brackets_is_refused_and_leaves_nothing_behind() {
+    const BODY: usize = 30 << 20;
+    let server = Server::start();
+    let resident = || {
+        let path = format!("/proc/{}/status", server.pid());
+        let status = std::fs::read_to_string(path).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|l| l.split_whitespace().next()).unwrap();
+        kib.parse::<usize>().unwrap() << 10
+    };
+    server.get("/prompt").expect_status(200);
+    let before = resident();
+    for (path, unit, open, close) in [
+        ("/prompt", "[],", r#"{"prompt":["#, "0]}"),
+        ("/settings", "{},", r#"{"a":["#, "0]}"),
+        (
+            "/fresco/workflow",
+            "[],",
+            r#"{"nodes":["#,
+            "0],\"links\":[]}",
+        ),
+    ] {
+        let body = format!("{open}{}{close}", unit.repeat(BODY / unit.len()));
+        let headers = [("Content-Type", "application/json")];
+        let answer = server.request("POST", path, &headers, body.as_bytes());
+        assert_eq!(answer.status, 413, "{path}: {}", answer.text());
+        assert!(answer.text().contains("Too many values"), "{path}");
+        let more = resident().saturating_sub(before) >> 20;
+        assert!(more < 100, "{path} leaves {more} MiB");
+    }
+    // What is large for other reasons is taken.
+    let long = format!(r#"{{"note": "{}"}}"#, "x".repeat(BODY));
+    let headers = [("Content-Type", "application/json")];
+    let answer = server.request("POST", "/settings", &headers, long.as_bytes());
+    answer.expect_status(200);
+}

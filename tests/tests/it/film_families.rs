@@ -6,7 +6,7 @@ use std::{fs, path::Path, time::Duration};
 use fresco_tests::templates::{Outcome, Runner};
 use serde_json::{Value, json};
 
-const LIMIT: Duration = Duration::from_mins(2);
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// Runs a prompt whose node 90 saves something; the folder it saves to holds one file of this ending, and it is not empty.
 #[track_caller]

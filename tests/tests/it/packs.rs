@@ -4,9 +4,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fresco_tests::{Server, StartOptions, http::multipart, server::run_program};
+use fresco_tests::{
+    Server, StartOptions,
+    http::{PATIENCE, multipart},
+    server::run_program,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+/// A prompt that an interrupt ends has ended by then, on a machine that does much else too; a process that does not heed it is
+/// ended only after five seconds.
+const HEEDED: Duration = Duration::from_secs(4);
 
 /// A Python that can run packs: `FRESCO_TEST_PYTHON`, or that of the search path.
 fn python() -> Option<PathBuf> {
@@ -416,7 +424,7 @@ fn asynchronous_nodes_run_together() {
     let Some(rig) = Rig::start(&["plain"], &[]) else {
         return;
     };
-    let sleep = |tag: &str| node("PackSleep", json!({"seconds": 1.5, "tag": tag}));
+    let sleep = |tag: &str| node("PackSleep", json!({"seconds": 4.0, "tag": tag}));
     let prompt = json!({
         "1": sleep("a"), "2": sleep("b"), "3": sleep("c"),
         "7": show(json!(["1", 0])), "8": show(json!(["2", 0])), "9": show(json!(["3", 0]))});
@@ -424,8 +432,8 @@ fn asynchronous_nodes_run_together() {
     let began = Instant::now();
     assert_eq!(text_of(&rig.shown(&prompt)), "c");
     assert!(
-        began.elapsed() < Duration::from_secs(4),
-        "{:?}",
+        began.elapsed() < Duration::from_secs(11),
+        "one after the other they take 12 s, together {:?}",
         began.elapsed()
     );
 }
@@ -592,7 +600,7 @@ fn progress_messages_and_interrupts() {
         .unwrap()
         .clone();
     assert_eq!(last[0], "execution_interrupted", "{entry}");
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < HEEDED, "{took:?}");
 }
 
 #[test]
@@ -658,7 +666,7 @@ fn nodes_that_ignore_an_interrupt_end_their_prompt_within_a_second() {
             entry.to_string().contains("execution_interrupted"),
             "{how}: {entry}"
         );
-        assert!(took < Duration::from_millis(1500), "{how}: {took:?}");
+        assert!(took < HEEDED, "{how}: {took:?}");
     }
     // Native prompts run meanwhile; packs do so again when the process was ended and came back.
     let id = rig
@@ -687,10 +695,7 @@ fn workers_end_with_the_program() {
         stat.is_empty() || stat.contains(") Z ")
     };
     while !gone() {
-        assert!(
-            began.elapsed() < Duration::from_secs(1),
-            "the worker lives on"
-        );
+        assert!(began.elapsed() < PATIENCE, "the worker lives on");
         std::thread::yield_now();
     }
 }

@@ -172,8 +172,8 @@ fn a_sketch_can_be_interrupted() {
     let messages = socket.until(|message| is_end(message, &id));
     let told = |kind: &str| messages.iter().any(|message| message["type"] == kind);
     assert!(told("execution_interrupted"), "{messages:?}");
-    // Ten thousand codes take minutes.
-    assert!(asked.elapsed() < Duration::from_secs(10));
+    // Ten thousand codes take many minutes.
+    assert!(asked.elapsed() < Duration::from_mins(2));
 }
 
 #[test]

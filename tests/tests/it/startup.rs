@@ -168,6 +168,147 @@ fn a_broken_database_is_reported_and_left_alone() {
     assert_eq!(fs::read(&database).unwrap(), junk, "it was overwritten");
 }
 
+#[test]
+fn the_doctor_finds_what_keeps_a_server_from_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "no folder").unwrap();
+    let mut bases = vec![(file.to_str().unwrap(), "is not a folder")];
+    // Nobody makes files there, whoever it is.
+    if cfg!(target_os = "linux") {
+        bases.push(("/sys/kernel", "cannot write to the folder"));
+    }
+    for (base, expected) in bases {
+        let doctor = ["doctor", "--base-directory", base, "--port", "0"];
+        let (status, report, log) = run_program(&doctor, folder.path());
+        assert_eq!(status.code(), Some(1), "{report}{log}");
+        let problem = report.lines().find(|line| line.contains("PROBLEM"));
+        let problem = problem.unwrap_or_else(|| panic!("{base} is fine?\n{report}{log}"));
+        assert!(
+            problem.contains(base) && problem.contains(expected),
+            "{problem}"
+        );
+        // The server says the same.
+        let serve = ["--base-directory", base, "--quick-test-for-ci"];
+        let (status, _, log) = run_program(&serve, folder.path());
+        assert_eq!(status.code(), Some(1), "{log}");
+        assert!(log.contains(base) && log.contains(expected), "{log}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn folders_that_cannot_be_written_are_refused_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().to_str().unwrap();
+    for flag in ["--output-directory", "--temp-directory"] {
+        let start = [
+            "--base-directory",
+            base,
+            flag,
+            "/sys/kernel",
+            "--quick-test-for-ci",
+        ];
+        let (status, _, log) = run_program(&start, folder.path());
+        assert_eq!(status.code(), Some(1), "{flag}: {log}");
+        assert!(log.contains(flag) && log.contains("/sys/kernel"), "{log}");
+        assert!(
+            !folder.path().join("user").exists(),
+            "a start that is refused leaves nothing behind"
+        );
+    }
+    // What only reads files may be where nobody can write.
+    let start = [
+        "--base-directory",
+        base,
+        "--input-directory",
+        "/sys/kernel",
+        "--quick-test-for-ci",
+    ];
+    let (status, _, log) = run_program(&start, folder.path());
+    assert!(status.success(), "{log}");
+}
+
+/// As somebody who may not write the file: whoever runs the tests may be allowed everything.
+#[cfg(unix)]
+#[test]
+fn a_read_only_database_is_named_with_what_to_do() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::process::CommandExt as _;
+    const NOBODY: u32 = 65534;
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(StartOptions {
+        base: Some(folder.path()),
+        ..StartOptions::default()
+    });
+    server.interrupt();
+    drop(server);
+    let database = find_database(folder.path()).unwrap();
+    let mode = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for place in [folder.path(), database.parent().unwrap()] {
+        mode(place, 0o777);
+        for entry in fs::read_dir(place).unwrap() {
+            let path = entry.unwrap().path();
+            let all = if path.is_dir() { 0o777 } else { 0o666 };
+            mode(&path, all);
+        }
+    }
+    mode(&database, 0o444);
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(fresco_tests::server::program());
+        command
+            .args(arguments)
+            .arg("--base-directory")
+            .arg(folder.path())
+            .current_dir(folder.path())
+            .env(fresco_tests::server::NO_STARTER, "1");
+        if folder.path().metadata().unwrap().uid() == 0 {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    };
+    for arguments in [&["--quick-test-for-ci"][..], &["doctor", "--port", "0"]] {
+        let (code, text) = run(arguments);
+        assert_eq!(code, Some(1), "{text}");
+        for part in [database.to_str().unwrap(), "is read-only", "--database-url"] {
+            assert!(
+                text.contains(part),
+                "{arguments:?}: {part} is not in\n{text}"
+            );
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_second_signal_to_an_idle_server_is_no_alarm() {
+    use fresco_tests::socket::Frame;
+    let mut server = Server::start();
+    let mut socket = server.socket("watcher");
+    // A request that does not end holds the orderly end up for a while.
+    let mut half = std::net::TcpStream::connect(server.address).unwrap();
+    std::io::Write::write_all(
+        &mut half,
+        b"POST /prompt HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+    )
+    .unwrap();
+    server.get("/prompt").expect_status(200);
+    let told = std::process::Command::new("kill")
+        .args(["-TERM", &server.pid().to_string()])
+        .status();
+    assert!(told.unwrap().success());
+    while !matches!(socket.frame(), Frame::Closed) {}
+    let status = server.terminate();
+    let log = server.log();
+    assert!(status.success(), "{status}: {log}");
+    assert!(log.contains("Stopped server"), "{log}");
+    assert!(!log.contains("running prompt"), "{log}");
+}
+
 fn find_database(folder: &std::path::Path) -> Option<std::path::PathBuf> {
     for entry in fs::read_dir(folder).ok()? {
         let path = entry.ok()?.path();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fresco_tests::templates::{Outcome, Runner, files::FILES};
 use serde_json::{Value, json};
 
-const LIMIT: Duration = Duration::from_mins(2);
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// A prompt with one diffusion model and one text encoder.
 fn prompt(model: &str, (words, kind): (&str, &str), vae: &str, lora: &str) -> Value {

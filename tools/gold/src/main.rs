@@ -11,6 +11,7 @@
 mod golden;
 mod kinds;
 mod report;
+mod words;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};

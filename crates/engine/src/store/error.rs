@@ -23,6 +23,14 @@ pub enum StoreError {
     #[error("{path} is a pipe, socket or device, not a database; name a file with --database-url")]
     NoFile { path: PathBuf },
     #[error(
+        "the database {path} is read-only, and queue and history are kept in it; make the file writable for this user, \
+         or choose another with --database-url"
+    )]
+    ReadOnly {
+        path: PathBuf,
+        source: Arc<io::Error>,
+    },
+    #[error(
         "cannot open the database {path}; check that the folder exists and may be written, or choose another with --database-url"
     )]
     Open {

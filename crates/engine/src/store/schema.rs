@@ -149,6 +149,7 @@ fn open_file(path: &Path) -> Result<(Connection, Option<File>), StoreError> {
     }
     let lock = lock(path)?;
     check_magic(path)?;
+    check_access(path)?;
     // No shared cache, no URI: the path is a path.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
@@ -177,6 +178,7 @@ pub(super) fn inspect(path: &Path) -> Result<Option<StoreContents>, StoreError> 
         None
     };
     check_magic(path)?;
+    check_access(path)?;
     let fail = classify(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(&fail)?;
@@ -195,6 +197,23 @@ pub(super) fn inspect(path: &Path) -> Result<Option<StoreContents>, StoreError> 
         jobs: count("SELECT COUNT(*) FROM jobs")? as usize,
         history: count("SELECT COUNT(*) FROM history")? as usize,
     }))
+}
+
+/// SQLite opens a file that may not be written as well as it can and fails later, at whatever it wants to write first.
+fn check_access(path: &Path) -> Result<(), StoreError> {
+    match File::options().write(true).open(path) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e)
+            if matches!(
+                e.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            Err(read_only(path)(e))
+        }
+        Err(e) => Err(io_error(path)(e)),
+    }
 }
 
 /// SQLite takes a short file for an empty database and would write over it; look first.
@@ -301,11 +320,7 @@ fn prepare(connection: &Connection, path: &Path) -> Result<(), StoreError> {
     let version = check_ours(connection, path)?;
     let fresh = version == 0;
     if connection.is_readonly(rusqlite::MAIN_DB).map_err(&fail)? {
-        let source = io::Error::from(io::ErrorKind::PermissionDenied);
-        return Err(StoreError::Io {
-            path: path.into(),
-            source: Arc::new(source),
-        });
+        return Err(read_only(path)(io::ErrorKind::PermissionDenied.into()));
     }
     let size = fs::metadata(path).map_or(0, |m| m.len());
     if !fresh && size <= CHECKED_BYTES {
@@ -362,6 +377,13 @@ fn make_shrinkable(connection: &Connection, path: &Path, size: u64) {
     let rewritten = connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;");
     if let Err(error) = rewritten {
         tracing::warn!(%error, path = %path.display(), "the database could not be rewritten and will not shrink; it works all the same");
+    }
+}
+
+fn read_only(path: &Path) -> impl Fn(io::Error) -> StoreError {
+    move |source| StoreError::ReadOnly {
+        path: path.into(),
+        source: Arc::new(source),
     }
 }
 

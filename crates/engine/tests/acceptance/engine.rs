@@ -43,7 +43,8 @@ pub fn rig_of(
         listings: Arc::new(NoListings),
         store: JobStore::open(path, Limits::default()).unwrap(),
         limits: PromptLimits::default(),
-        hang_grace: Duration::from_millis(300),
+        // Long enough for a node that heeds an interrupt, on a machine that does much else.
+        hang_grace: Duration::from_millis(1500),
     })
     .unwrap();
     Rig { engine, recorder }
@@ -74,7 +75,7 @@ impl Rig {
 
     #[track_caller]
     pub fn until(&self, what: &str, test: impl Fn() -> bool) {
-        let give_up = Instant::now() + Duration::from_secs(20);
+        let give_up = Instant::now() + Duration::from_mins(2);
         while !test() {
             assert!(
                 Instant::now() < give_up,

@@ -244,7 +244,7 @@ impl Worker for Far {
         let wait = |ends: &mut Vec<Outcome>| ends.is_empty() && !control.is_given_up();
         let (mut ends, _) = self
             .changed
-            .wait_timeout_while(ends, Duration::from_secs(20), wait)
+            .wait_timeout_while(ends, Duration::from_mins(2), wait)
             .unwrap();
         if control.is_given_up() {
             return Outcome::default();

@@ -124,17 +124,22 @@ pub(super) enum Role {
     Button,
     /// Shown by the editor, sent, but not stored.
     Display,
+    /// The same, but stored at this place of a node whose other values are only shown.
+    DisplayAt(usize),
 }
 
 impl InputDef {
     /// Whether the input has a widget that takes part in the prompt.
     pub(super) fn is_widget(&self) -> bool {
-        matches!(self.role, Role::Widget | Role::Dynamic(_) | Role::Display)
+        matches!(
+            self.role,
+            Role::Widget | Role::Dynamic(_) | Role::Display | Role::DisplayAt(_)
+        )
     }
 
     /// Whether the node has a slot for it.
     pub(super) fn has_slot(&self) -> bool {
-        !matches!(self.role, Role::Button | Role::Display)
+        !matches!(self.role, Role::Button | Role::Display | Role::DisplayAt(_))
     }
 
     fn extra(name: &str, ty: &str, role: Role, default: Option<Value>) -> Self {
@@ -334,10 +339,11 @@ fn editor_inputs(class: &str, info: &Value) -> Vec<InputDef> {
                 empty(),
             ));
             let off = Some(Value::from(false));
+            // Behind the text, which is stored twice: as Markdown and plain.
             added.push(InputDef::extra(
                 "previewMode",
                 "BOOLEAN",
-                Role::Display,
+                Role::DisplayAt(2),
                 off,
             ));
         }

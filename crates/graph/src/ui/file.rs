@@ -47,7 +47,8 @@ pub fn read_texts(
         return None;
     }
     // The editor's form may be damaged or of another program; the prompt is then still good, and the other way round.
-    let parsed = |text: Option<&String>| text.and_then(|t| json::parse(t).ok());
+    let parsed =
+        |text: Option<&String>| text.and_then(|t| json::parse_within(t, json::FOREIGN_BYTES).ok());
     let editor = parsed(workflow).filter(|w| detect(w) == WorkflowKind::Ui);
     let api = parsed(prompt).filter(|p| detect(p) == WorkflowKind::Api);
     Some(match (api, editor) {

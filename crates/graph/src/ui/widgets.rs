@@ -91,7 +91,9 @@ fn has_widget(def: &NodeDef, name: &str) -> bool {
             rest.is_some_and(|rest| rest.starts_with('.'))
         };
         match &input.role {
-            Role::Widget | Role::Button | Role::Display => &*input.name == name,
+            Role::Widget | Role::Button | Role::Display | Role::DisplayAt(_) => {
+                &*input.name == name
+            }
             Role::Dynamic(_) => &*input.name == name || inner(),
             Role::Socket | Role::Forced => false,
         }
@@ -183,7 +185,7 @@ fn warn_of_replaced(
             match input.role {
                 Role::Widget | Role::Dynamic(_) => at += 1 + input.controls,
                 Role::Button => at += 1,
-                Role::Socket | Role::Forced | Role::Display => {}
+                Role::Socket | Role::Forced | Role::Display | Role::DisplayAt(_) => {}
             }
         }
         let takes = def.inputs.iter().any(|input| &*input.name == now);
@@ -308,13 +310,16 @@ impl<'a> Reader<'a> {
             Role::Button => self.at += 1,
             Role::Display => {
                 self.skip_hole();
-                self.out.push(Widget {
-                    name: name.clone(),
-                    value: input.default.clone(),
-                    sent: None,
-                    dynamic_prompts: false,
-                    display: true,
-                });
+                self.push_display(name, input.default.clone());
+            }
+            Role::DisplayAt(place) => {
+                self.skip_hole();
+                // Newer editors store an empty value, and then send it.
+                let stored = match self.stored {
+                    Stored::List(l) => l.get(*place).cloned(),
+                    Stored::Named(m) => m.get(name).cloned(),
+                };
+                self.push_display(name, stored.or_else(|| input.default.clone()));
             }
             Role::Widget => {
                 if &*input.ty == "LOAD_3D" {
@@ -334,6 +339,16 @@ impl<'a> Reader<'a> {
                 }
             }
         }
+    }
+
+    fn push_display(&mut self, name: &Arc<str>, value: Option<Value>) {
+        self.out.push(Widget {
+            name: name.clone(),
+            value,
+            sent: None,
+            dynamic_prompts: false,
+            display: true,
+        });
     }
 
     fn push(&mut self, name: &Arc<str>, value: Option<Value>, input: &InputDef) {

@@ -30,6 +30,7 @@ const CLASSES: &str = r#"{
   "Text": {"input": {"required": {"text": ["STRING", {"multiline": true, "dynamicPrompts": true}]}}, "output": ["COND"]},
   "SaveIt": {"input": {"required": {"filename_prefix": ["STRING", {"default": "out"}], "model": ["MODEL"]}}, "output": []},
   "LoadAudio": {"input": {"required": {"audio": ["COMBO", {"options": [], "audio_upload": true}]}}, "output": ["AUDIO"]},
+  "PreviewAny": {"input": {"required": {"source": ["*", {}]}}, "output": []},
   "Spread": {"input": {"required": {"name": [["x", "y"]], "seed": ["INT", {}]}, "optional": {"gb": ["FLOAT", {"default": 4.0}],
              "eject_models": ["BOOLEAN", {"default": true}], "retention": [["auto", "keep"], {"default": "auto"}],
              "keep_loaded": ["BOOLEAN", {"forceInput": true}]}}, "output": ["MODEL"]},
@@ -175,6 +176,25 @@ fn what_is_not_stored_has_its_default() {
     );
     // No choices, no default, nothing stored: nothing sent.
     values("LoadAudio", "[]", r#"{"audioUI":""}"#);
+}
+
+/// As front-end 1.35 sends it: its value is stored in the third place and may be empty.
+#[test]
+fn the_mode_of_a_text_preview_is_sent_as_it_is_stored() {
+    let off = r#"{"preview":"","previewMode":false}"#;
+    values("PreviewAny", "[]", off);
+    values("PreviewAny", "[null, null]", off);
+    values("PreviewAny", "[null, null, false]", off);
+    values(
+        "PreviewAny",
+        "[null, null, null]",
+        r#"{"preview":"","previewMode":null}"#,
+    );
+    values(
+        "PreviewAny",
+        r#"{"previewMode": true}"#,
+        r#"{"preview":"","previewMode":true}"#,
+    );
 }
 
 #[test]

@@ -13,6 +13,12 @@ use crate::error::{MediaError, Result};
 
 /// Takes samples of all channels as they come.
 pub(crate) trait SoundSink {
+    /// How many samples of a channel are to come, where the file says so: what is too long is refused before it is read.
+    fn announce(&mut self, rate: u32, channels: usize, moments: u64) -> Result<()> {
+        let _ = (rate, channels, moments);
+        Ok(())
+    }
+
     /// The same rate and channels each time; the sink says when it has enough.
     fn samples(&mut self, rate: u32, channels: usize, samples: &[f32]) -> Result<Enough>;
 }
@@ -439,6 +445,7 @@ pub(crate) fn wav(mut input: Box<dyn Input>, sink: &mut dyn SoundSink) -> Result
     let channels = usize::from(file.channels);
     let moment = usize::from(bits.div_ceil(8)) * channels;
     let mut left = file.size;
+    sink.announce(file.rate, channels, left / moment.max(1) as u64)?;
     let mut samples = Vec::new();
     while left >= moment as u64 {
         let size = ((PIECE / moment.max(1)).max(1) * moment) as u64;

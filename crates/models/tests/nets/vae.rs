@@ -122,6 +122,29 @@ fn taesd() {
     }
 }
 
+/// The sampler has squares of four cells of this one as channels, and a preview too.
+#[test]
+fn taesd_with_pools_of_packed_latents() {
+    let gold = Gold::open("taef2");
+    let net = Taesd::combined(&gold.store()).unwrap();
+    assert_eq!((net.latent_channels(), net.ratio()), (128, 16));
+    let decoded = net.decode(&gold.tensor("z"), &go).unwrap();
+    assert_near(&decoded, &gold.tensor("decoded"), "decoded");
+    let encoded = net.encode(&gold.tensor("pixels"), &go).unwrap();
+    assert_near(&encoded, &gold.tensor("encoded"), "encoded");
+
+    let [encoder, decoder] = parts(&gold);
+    let net = Taesd::new(Some(&encoder), Some(&decoder), 1.0, 0.0).unwrap();
+    let decoded = net.decode(&gold.tensor("z"), &go).unwrap();
+    assert_near(&decoded, &gold.tensor("decoded"), "two files");
+    assert!(
+        net.decode(&Tensor::zeros([1, 33, 2, 2]).unwrap(), &go)
+            .is_err()
+    );
+    let odd = Tensor::zeros([1, 3, 24, 32]).unwrap();
+    assert!(net.encode(&odd, &go).is_err());
+}
+
 /// The two parts of a combined file under the names of the published ones.
 fn parts(gold: &Gold) -> [Arc<WeightStore>; 2] {
     ["taesd_encoder.", "taesd_decoder."].map(|prefix| {

@@ -508,7 +508,7 @@ async fn a_time_to_live_wakes_whoever_looks_after_it() {
     let body = r#"{"policy":"ttl:0"}"#;
     let set = rig.ask("PATCH", &room.path(), &[], body).await;
     set.expect(200);
-    let deadline = Duration::from_secs(20);
+    let deadline = Duration::from_mins(2);
     while events.recv_timeout(deadline).expect("it stays") != "model.released" {}
 }
 

@@ -61,10 +61,16 @@ fn cosmos(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<(
             report.check(out, &found)?;
         }
     }
-    if golden.has("out_fps30") {
+    for name in golden.tensors() {
+        let Some(rate) = name.strip_prefix("out_fps") else {
+            continue;
+        };
+        let rate = rate
+            .parse()
+            .with_context(|| format!("{name} has no number"))?;
         let levels = golden.values("t")?;
-        let found = net.forward_at(&x, &levels, &context, Some(30.0), &Hooks::default())?;
-        report.check("out_fps30", &found)?;
+        let found = net.forward_at(&x, &levels, &context, Some(rate), &Hooks::default())?;
+        report.check(&name, &found)?;
     }
     Ok(())
 }
@@ -104,7 +110,7 @@ fn anima(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
         ("attention_mask", mask),
     ]);
     let x = golden.tensor("x")?;
-    let level = golden.float("timestep").unwrap_or(0.7) as f32;
+    let level = golden.said(&["timestep"])? as f32;
     let levels = vec![level; x.dim(0)?];
     report.check("out.velocity", &pass::forward(&net, &x, &levels, &conds)?)
 }

@@ -18,9 +18,6 @@ pub(super) static KINDS: &[Kind] = &[Kind {
     run,
 }];
 
-/// The level of the goldens and the one after it, which only the words about them say.
-const LEVELS: [f32; 2] = [0.65, 0.4];
-
 /// Tokens (b, n, c) as a latent.
 fn latent(tokens: &Tensor, grid: &[usize]) -> Result<Tensor> {
     let [b, _, c] = tokens.dims3()?;
@@ -55,8 +52,15 @@ fn run(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> 
 }
 
 fn cases(golden: &Golden, kind: &str, net: &Flux3Network, report: &mut Report<'_>) -> Result<()> {
+    // The level of the golden and, of distilled networks, the one after it.
+    let level = golden.said(&["timestep"])? as f32;
+    let after = golden.maybe_said(&["target timestep", "target_timestep"]);
+    let schedule: Vec<f32> = [Some(level), after.map(|n| n as f32), Some(0.0)]
+        .into_iter()
+        .flatten()
+        .collect();
     let hooks = Hooks {
-        schedule: [LEVELS[0], LEVELS[1], 0.0].into(),
+        schedule: schedule.into(),
         ..Hooks::default()
     };
     let cases = golden.about["cases"].as_array().context("cases")?;
@@ -85,7 +89,7 @@ fn cases(golden: &Golden, kind: &str, net: &Flux3Network, report: &mut Report<'_
         }
         let found = net.forward(&NetworkInput {
             x: &x,
-            timesteps: &vec![LEVELS[0]; x.dim(0)?],
+            timesteps: &vec![level; x.dim(0)?],
             conds: &conds,
             control: None,
             hooks: &hooks,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fresco_models::denoise::hooks::Hooks;
 use fresco_models::ltx2::sound::{self, SpectrogramConfig, SpectrogramVae, Vocoder, VocoderConfig};
 use fresco_models::ltx2::text::{Projection, ProjectionConfig};
@@ -87,6 +87,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     let grid = ["frames", "height", "width"].map(|name| number(geometry, name));
     let [frames, rows, columns] = grid;
     let grid = [frames?, rows?, columns?];
+    let rate = golden.said(&["fps", "frame_rate"])? as f32;
     for (version, said) in configs {
         let mut list: BTreeMap<String, Vec<usize>> = golden.keys()?.into_iter().collect();
         if let Some(missing) = golden.about["keys_missing"][version].as_array() {
@@ -112,7 +113,12 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
         let (text, text_audio) = (of("text")?, of("text_audio")?);
         let (levels, audio_levels) = (of("timestep")?, of("audio_timestep")?);
         // As the golden says in words: the sound is noisy everywhere, so its level is that of all.
-        let alone = [audio_levels.data()[0]];
+        let items = video.dim(0)?;
+        let alone: Vec<f32> = audio_levels
+            .data()
+            .chunks((audio_levels.len() / items.max(1)).max(1))
+            .filter_map(|item| item.first().copied())
+            .collect();
         let tokens = video.dim(1)?;
         let marks = Tensor::from_fn([tokens], |i| f32::from(u8::from(i < grid[1] * grid[2])))?;
         let pass = Ltx2Tokens {
@@ -124,7 +130,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
             levels: levels.data(),
             sound_levels: audio_levels.data(),
             alone: &alone,
-            rate: 25.0,
+            rate,
             keyframes: None,
             marks: config.marked.then_some(&marks),
             earlier: 0,
@@ -151,8 +157,13 @@ fn connectors(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Resu
         let hidden = golden.tensor(&format!("{version}.hidden"))?;
         let mask = golden.tensor(&format!("{version}.mask"))?;
         let layers = number(said, "text_proj_in_factor")?;
-        let [_, length, width] = hidden.dims3()?;
-        let states = hidden.reshape([1, length, width / layers, layers])?;
+        let [items, length, width] = hidden.dims3()?;
+        if items != 1 {
+            bail!(
+                "texts of different lengths are projected one by one, and this golden has {items}"
+            );
+        }
+        let states = hidden.reshape([items, length, width / layers, layers])?;
         let words = mask.data().iter().enumerate().filter(|(_, v)| **v != 0.0);
         let words: Vec<usize> = words.map(|(at, _)| at).collect();
         let states = states.permute(&[0, 3, 1, 2])?.index_select(2, &words)?;

@@ -90,8 +90,8 @@ fn from_conditioning(golden: &Golden, device: &Device, report: &mut Report<'_>) 
     let mask = golden.tensor("mask")?;
     plain.tensors.insert("attention_mask".into(), mask);
     let mut full = plain.clone();
-    // As the golden says in words.
-    full.numbers.insert("frame_rate".into(), 30.0);
+    let rate = golden.said(&["frame_rate"])?;
+    full.numbers.insert("frame_rate".into(), rate);
     let known = golden.tensor("denoise_mask")?;
     for (name, cond, known) in [
         ("denoised", full, Some(&known)),

@@ -107,11 +107,11 @@ fn ace15(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
         ("c_crossattn", Some(golden.tensor("encoder")?)),
         ("beside", Some(turned(&golden.tensor("context")?)?)),
     ]);
-    // The golden says its times in words.
-    let times = vec![0.7; x.dim(0)?];
+    let times = vec![golden.said(&["timestep"])? as f32; x.dim(0)?];
     let out = pass::forward(&net, &x, &times, &conds)?;
     report.check("out.base", &turned(&out)?)?;
-    conds.0.insert("timestep_r", CondValue::Constant(0.2));
+    let earlier = golden.said(&["out.r: timestep_r", "timestep_r"])?;
+    conds.0.insert("timestep_r", CondValue::Constant(earlier));
     let out = pass::forward(&net, &x, &times, &conds)?;
     report.check("out.r", &turned(&out)?)
 }

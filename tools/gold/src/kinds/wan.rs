@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{CallConds, Cond, CondValue, EncodeArgs, NetworkInput};
 use fresco_models::transformer::RopeScale;
 use fresco_models::wan::{WanConfig, WanNetwork, flattened};
 use fresco_models::{DiffusionNetwork, WeightStore};
-use fresco_tensor::{Device, Stored, Tensor, synthetic};
+use fresco_tensor::{Device, Stored, Tensor};
 
 use super::{Kind, pass};
 use crate::golden::{self, Golden};
@@ -86,11 +86,7 @@ fn beside(golden: &Golden, net: &WanNetwork, report: &mut Report<'_>) -> Result<
         report.check("audio", &tokens.reshape(wanted.shape())?)?;
     }
     if golden.has("motion")
-        && let Some([motion, encoded]) = net.face_motion(
-            &face()?
-                .permute(&[0, 2, 1, 3, 4])?
-                .reshape([4, 3, 512, 512])?,
-        )?
+        && let Some([motion, encoded]) = net.face_motion(&face_frames(golden)?)?
     {
         report.check("motion", &motion)?;
         report.check("face_encoded", &encoded)?;
@@ -98,15 +94,27 @@ fn beside(golden: &Golden, net: &WanNetwork, report: &mut Report<'_>) -> Result<
     Ok(())
 }
 
-/// Windows of speech, which goldens say in words.
+/// Windows of speech.
 fn windows(golden: &Golden) -> Result<Tensor> {
-    let frames = golden.tensor("x")?.dim(2)?;
-    Ok(synthetic::value("h_audio", &[1, frames, 8, 5, 1280], 1.0)?)
+    golden.stream("audio_embed", None)
 }
 
-/// Pictures of a face, which goldens say in words.
-fn face() -> Result<Tensor> {
-    Ok(synthetic::value("a_face", &[1, 3, 4, 512, 512], 1.0)?)
+/// Pictures of a face, (b, 3, t, h, w).
+fn face(golden: &Golden) -> Result<Tensor> {
+    golden.stream("face_pixel_values", None)
+}
+
+/// The same as single pictures.
+fn face_frames(golden: &Golden) -> Result<Tensor> {
+    let face = face(golden)?;
+    let [items, colours, frames, height, width] = *face.shape() else {
+        bail!(
+            "pictures of a face have five dimensions, not {:?}",
+            face.shape()
+        );
+    };
+    let apart = face.permute(&[0, 2, 1, 3, 4])?;
+    Ok(apart.reshape([items * frames, colours, height, width])?)
 }
 
 /// What is left out of the plain pass of a network that follows a sound.
@@ -136,7 +144,7 @@ fn follower(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result
         all.push(("audio_embed", windows(golden)?));
     }
     if config.face.is_some() {
-        all.push(("face_pixel_values", face()?));
+        all.push(("face_pixel_values", face(golden)?));
     }
     let (x, levels) = (golden.tensor("x")?, golden.values("t")?);
     for (out, without) in [
@@ -226,10 +234,13 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
         report.check("out_reference", &run(&levels, &conds, &plain)?)?;
     }
     if golden.has("out_rope_options") {
-        // As the golden says in words.
+        let axes = |what: &str| -> Result<[f64; 3]> {
+            let axis = |axis| golden.said(&[&format!("{what}_{axis}")]);
+            Ok([axis("t")?, axis("y")?, axis("x")?])
+        };
         let scale = RopeScale {
-            scale: [0.5, 1.5, 0.75],
-            shift: [1.0, 2.0, -1.0],
+            scale: axes("scale")?,
+            shift: axes("shift")?,
         };
         let mut hooks = Hooks::default();
         hooks.beside.push(Arc::new(scale));
@@ -292,8 +303,8 @@ fn cases(golden: &Golden) -> Result<Vec<Case>> {
         cases.push(case("plain", plain()?));
     }
     if golden.has("vace_frames") {
-        // As the golden says in words.
-        let mut cond = tensors(vec![("vace_strength", Tensor::from_slice(&[0.7]))])?;
+        let strength = golden.said(&["vace_strength", "strength"])? as f32;
+        let mut cond = tensors(vec![("vace_strength", Tensor::from_slice(&[strength]))])?;
         for name in ["vace_frames", "vace_mask"] {
             cond.lists.insert(name.into(), vec![golden.tensor(name)?]);
         }
