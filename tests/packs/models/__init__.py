@@ -327,6 +327,25 @@ class ModelsLevels:
         return {"ui": {"levels": [levels[0], levels[500], levels[999]], "family": [type(model.model.model_config).__name__]}}
 
 
+class ModelsUpscale:
+    """A picture made larger by a model from the content of its file."""
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"image": ("IMAGE",), "name": ("STRING",)}}
+
+    RETURN_TYPES = ("IMAGE", "INT")
+    FUNCTION = "go"
+
+    def go(self, image, name):
+        from comfy_extras.chainner_models import model_loading
+
+        weights = comfy.utils.load_torch_file(folder_paths.get_full_path("upscale_models", name), safe_load=True)
+        model = model_loading.load_state_dict(weights).eval()
+        model.to("cpu")
+        return (model(image.movedim(-1, -3)).movedim(-3, -1), model.scale)
+
+
 class ModelsHooks:
     """A LoRA file as a hook on a conditioning, from half of the steps on."""
 
@@ -343,7 +362,7 @@ class ModelsHooks:
         file = comfy.utils.load_torch_file(folder_paths.get_full_path("loras", "small.safetensors"))
         _, _, group = hooks.load_hook_lora_for_models(model, clip, file, 0.8, 0.0)
         keyframes = hooks.HookKeyframeGroup()
-        keyframes.add(hooks.HookKeyframe(strength=0.0, start_percent=0.0))
+        keyframes.add(hooks.HookKeyframe(strength=0.5, start_percent=0.0))
         keyframes.add(hooks.HookKeyframe(strength=1.0, start_percent=0.5))
         group.set_keyframes_on_hooks(keyframes)
         group = hooks.HookGroup.combine_all_hooks([group, more])
@@ -382,6 +401,6 @@ NODE_CLASS_MAPPINGS = {
     cls.__name__: cls
     for cls in (
         ModelsPicture, ModelsLora, ModelsGuidance, ModelsSampler, ModelsParts, ModelsLoopingGuider, ModelsOwnGuider, ModelsExpand,
-        ModelsHooks, ModelsHostSampler, ModelsEven, ModelsLevels,
+        ModelsHooks, ModelsHostSampler, ModelsEven, ModelsLevels, ModelsUpscale,
     )
 }

@@ -136,6 +136,38 @@ fn a_lora_file_by_the_hosts_function() {
 }
 
 #[test]
+fn an_upscale_model_from_the_content_of_its_file() {
+    let Some(rig) = rig() else { return };
+    let python = python().unwrap();
+    // With spandrel the model is spandrel's, which rounds in its own way.
+    if !has_module(&python, "torch") || has_module(&python, "spandrel") {
+        return;
+    }
+    let name = "realesrgan_x4.safetensors";
+    let models = rig.base.path().join("models");
+    fresco_tests::templates::files::write(&models, "upscale_models", name)
+        .unwrap()
+        .unwrap();
+    let pictured = |larger: Value| {
+        let mut prompt = start();
+        prompt["5"] = sampled(json!(["1", 0]));
+        prompt["6"] = node("VAEDecode", json!({"samples": ["5", 0], "vae": ["1", 2]}));
+        prompt["7"] = node("UpscaleModelLoader", json!({"model_name": name}));
+        prompt["8"] = larger;
+        rig.pixels(prompt, json!(["8", 0]))
+    };
+    let native = pictured(node(
+        "ImageUpscaleWithModel",
+        json!({"upscale_model": ["7", 0], "image": ["6", 0]}),
+    ));
+    let python = pictured(node(
+        "ModelsUpscale",
+        json!({"image": ["6", 0], "name": name}),
+    ));
+    same(&python, &native);
+}
+
+#[test]
 fn steps_of_noise_of_another_shape() {
     let Some(rig) = rig() else { return };
     let levels = |shape: &str, first: f64, last: f64| {
@@ -190,7 +222,7 @@ fn hooks_that_packs_make_are_those_of_nodes() {
         prompt["11"] = node("CreateHookLora", lora);
         prompt["12"] = node(
             "CreateHookKeyframe",
-            json!({"strength_mult": 0.0, "start_percent": 0.0}),
+            json!({"strength_mult": 0.5, "start_percent": 0.0}),
         );
         prompt["13"] = node(
             "CreateHookKeyframe",
@@ -203,15 +235,18 @@ fn hooks_that_packs_make_are_those_of_nodes() {
         let hooked = |hooks: Value| json!({"cond_NEW": ["2", 0], "strength": 1.0, "set_cond_area": "default", "hooks": hooks});
         prompt["15"] = node("ConditioningSetProperties", hooked(json!(["14", 0])));
         prompt["16"] = node("ConditioningSetProperties", hooked(json!(["10", 1])));
-        // Hooks of a node, twice, through the pack.
+        // Hooks of a node beside those of the pack.
+        let other =
+            json!({"lora_name": "small.safetensors", "strength_model": 3.0, "strength_clip": 0.0});
+        prompt["20"] = node("CreateHookLora", other);
         prompt["17"] = node(
             "CombineHooks2",
-            json!({"hooks_A": ["14", 0], "hooks_B": ["11", 0]}),
+            json!({"hooks_A": ["14", 0], "hooks_B": ["20", 0]}),
         );
         prompt["18"] = node("ConditioningSetProperties", hooked(json!(["17", 0])));
         prompt["19"] = node(
             "ModelsHooks",
-            json!({"model": ["1", 0], "clip": ["1", 1], "cond": ["2", 0], "more": ["11", 0]}),
+            json!({"model": ["1", 0], "clip": ["1", 1], "cond": ["2", 0], "more": ["20", 0]}),
         );
         let mut sampler = sampled(json!(["1", 0]));
         sampler["inputs"]["positive"] = cond;
