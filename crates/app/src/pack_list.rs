@@ -140,10 +140,11 @@ fn switched_off(roots: &[PathBuf]) -> Vec<Row> {
         let Some(name) = name.strip_suffix(OFF).filter(|n| !n.starts_with('.')) else {
             continue;
         };
-        if path.is_file() && !name.ends_with(".py") {
+        let module = name.strip_suffix(".py");
+        if path.is_file() && module.is_none() {
             continue;
         }
-        let name = name.strip_suffix(".py").unwrap_or(name).to_owned();
+        let name = module.unwrap_or(name).to_owned();
         rows.push(Row::new("disabled", name, path));
     }
     rows.sort_by(|a, b| a.path.cmp(&b.path));
