@@ -675,7 +675,8 @@ mod tests {
         }
         // One long text takes what it takes.
         assert_eq!(refused(&format!("\"{}\"", "x".repeat(4 << 20))), None);
-        let keys: String = (0..100_000).map(|n| format!("\"{n}\":0,")).collect();
+        let keys: Vec<String> = (0..100_000).map(|n| format!("\"{n}\":0,")).collect();
+        let keys = keys.concat();
         assert!(refused(&format!("{{{keys}\"\":0}}")).is_some());
         // A tenth of the largest prompt that is accepted takes less than a tenth.
         let inputs = r#""name":["1000",0],"#.repeat(9);
