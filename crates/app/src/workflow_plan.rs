@@ -339,8 +339,15 @@ mod tests {
                 "Value not in list",
                 "unknown_device at 0",
                 "there is no device",
-                "verdict: unknown: the files of node 1 are missing or cannot be read",
             ],
+        );
+        assert!(!text.contains("fits"), "{text}");
+        let inputs = map! {"unet_name" => "gone.safetensors", "weight_dtype" => "default"};
+        let (text, problems) = plan(dir.path(), "", inputs);
+        assert!(problems >= 1, "{text}");
+        has(
+            &text,
+            &["verdict: unknown: the files of node 1 are missing or cannot be read"],
         );
         assert!(!text.contains("fits"), "{text}");
         let mut report = Report::default();

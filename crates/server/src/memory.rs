@@ -210,23 +210,22 @@ async fn known_devices(
     let Some(wanted) = wanted.filter(|w| !w.is_empty()) else {
         return Ok(());
     };
-    let mut elsewhere = far::devices(request).await?;
+    let mut names: Vec<String> = Vec::new();
     let asked = map! {"do" => "overview"};
     if let Some(Ok(overview)) = far::ask(request, asked).await? {
         let devices = overview.get("devices").and_then(Value::as_list);
         let name = |device: &Value| Some(device.get("device")?.as_str()?.to_owned());
-        elsewhere = devices
-            .unwrap_or_default()
-            .iter()
-            .filter_map(name)
-            .collect();
+        names.extend(devices.unwrap_or_default().iter().filter_map(name));
     } else {
         let own = ask(request, Registries::snapshot).await?;
-        elsewhere.extend(own.devices.into_iter().map(|device| device.device));
+        names.extend(own.devices.into_iter().map(|device| device.device));
+        for device in far::devices(request).await? {
+            if !names.contains(&device) {
+                names.push(device);
+            }
+        }
     }
-    elsewhere.sort();
-    elsewhere.dedup();
-    let known: Vec<&str> = elsewhere.iter().map(String::as_str).collect();
+    let known: Vec<&str> = names.iter().map(String::as_str).collect();
     match wanted.iter().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => {

@@ -75,8 +75,8 @@ class AsksReport:
             "is": isinstance(self, (comfy.ldm.hidream.model.HiDreamAttention, OwnModel)),
             "seeds": [noise.seed, Noise_EmptyNoise().seed],
             "classes": [
-                nodes_mask.MaskComposite.RETURN_TYPES == ("MASK",),
-                nodes_differential_diffusion.DifferentialDiffusion.RETURN_TYPES == ("MODEL",),
+                list(nodes_mask.MaskComposite.RETURN_TYPES) == ["MASK"],
+                list(nodes_differential_diffusion.DifferentialDiffusion.RETURN_TYPES) == ["MODEL"],
                 issubclass(Guider_Basic, comfy.samplers.CFGGuider) and issubclass(OwnGuider, Guider_PerpNeg),
             ],
             "alias": comfy.samplers.k_diffusion_sampling is comfy.k_diffusion.sampling,

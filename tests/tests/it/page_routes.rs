@@ -125,7 +125,7 @@ fn nothing_of_the_page_is_sent_without_the_token() {
         ("Sec-Fetch-Site", "none"),
     ];
     let login = ask(&server, "GET", "/", &navigate).expect_status(401);
-    assert!(login.text().contains("name=token"), "{}", login.text());
+    assert!(login.text().contains(r#"name="token""#), "{}", login.text());
     let welcome = ask(&server, "GET", "/?token=open-sesame-42", &navigate).expect_status(200);
     let cookie = welcome.header("set-cookie").expect("a cookie is set");
     let pair = cookie.split(';').next().unwrap();

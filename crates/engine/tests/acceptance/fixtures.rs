@@ -345,7 +345,7 @@ impl Future for Sleeping {
 pub struct Sleep {
     #[input(ty = "*")]
     value: Value,
-    #[input(min = 0.0, max = 10.0)]
+    #[input(min = 0.0, max = 600.0)]
     seconds: f64,
     #[input(optional)]
     fail: Option<String>,
