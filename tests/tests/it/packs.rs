@@ -839,7 +839,8 @@ fn the_command_says_what_works() {
     let workflow = workflow.to_str().unwrap();
     let (status, _, said) = run_program(&["run", workflow, "--base-directory", place], base.path());
     assert!(
-        !status.success() && said.contains("PackShow is not known. Python packs are not running"),
+        !status.success()
+            && said.contains("node 9 (PackShow); nodes of Python packs run only in a server"),
         "{said}"
     );
     let python = python.to_str().unwrap();
