@@ -32,6 +32,7 @@ pub mod memory;
 pub mod metadata;
 pub mod mime;
 pub mod naming;
+mod png_data;
 pub mod png_write;
 pub mod safetensors;
 pub mod upload;

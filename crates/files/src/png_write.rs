@@ -3,10 +3,11 @@
 //! Written by hand rather than through the `png` crate because the order of private chunks and frame chunks is part of
 //! the format other programs read, and because small previews must cost next to nothing.
 
-use std::cell::RefCell;
 use std::io::{self, Write};
 
-use flate2::{Compress, Compression, Crc, FlushCompress, Status};
+use flate2::Crc;
+
+use crate::png_data::{Wanted, compress};
 
 const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a];
 /// Compression level of saved pictures.
@@ -106,7 +107,7 @@ pub fn encode_png_while(
     picture: &Picture,
     text: &[(String, String)],
     level: u8,
-    wanted: &dyn Fn() -> bool,
+    wanted: Wanted<'_>,
 ) -> Result<Vec<u8>, EncodeError> {
     let mut out = start(picture);
     for (key, value) in text {
@@ -134,7 +135,7 @@ pub fn encode_apng_while(
     duration_ms: u32,
     text: &[(String, String)],
     level: u8,
-    wanted: &dyn Fn() -> bool,
+    wanted: Wanted<'_>,
 ) -> Result<Vec<u8>, EncodeError> {
     let first = frames.first().ok_or(EncodeError::NoFrames)?;
     let mut out = start(first);
@@ -325,166 +326,6 @@ fn keyed(key: &str, value: &str) -> Result<Vec<u8>, EncodeError> {
         out.extend(value.chars().map(latin));
     }
     Ok(out)
-}
-
-thread_local! {
-    /// One compressor per thread: setting one up costs more than compressing a small preview.
-    static COMPRESSOR: RefCell<Option<(u8, Compress)>> = const { RefCell::new(None) };
-}
-
-/// Bytes that are compressed between two questions whether that is still wanted.
-const PIECE: usize = 4 << 20;
-
-fn compress(
-    picture: &Picture,
-    level: u8,
-    wanted: &dyn Fn() -> bool,
-) -> Result<Vec<u8>, EncodeError> {
-    let filtered = filter(picture, level, wanted)?;
-    if level == LEVEL_PREVIEW {
-        // A compressor made for filtered pictures: several times faster than level 1 of the general one.
-        return Ok(fdeflate::compress_to_vec(&filtered));
-    }
-    let level = level.min(9);
-    let failed = |what: &str| EncodeError::Encoder {
-        what: what.to_owned(),
-    };
-    COMPRESSOR.with_borrow_mut(|slot| {
-        if slot.as_ref().is_none_or(|(l, _)| *l != level) {
-            *slot = Some((level, Compress::new(Compression::new(level.into()), true)));
-        }
-        let (_, compressor) = slot.as_mut().expect("filled above");
-        compressor.reset();
-        let mut out = Vec::with_capacity(filtered.len() / 2 + 256);
-        loop {
-            if !wanted() {
-                return Err(EncodeError::Stopped);
-            }
-            let left = &filtered[compressor.total_in() as usize..];
-            let (piece, flush) = match left.get(..PIECE) {
-                Some(piece) => (piece, FlushCompress::None),
-                None => (left, FlushCompress::Finish),
-            };
-            let status = compressor
-                .compress_vec(piece, &mut out, flush)
-                .map_err(|e| failed(&e.to_string()))?;
-            match status {
-                Status::Ok if out.len() < out.capacity() => {}
-                Status::StreamEnd => return Ok(out),
-                Status::Ok | Status::BufError => out.reserve(out.capacity().max(4096)),
-            }
-        }
-    })
-}
-
-/// Filters every row: at level 0 not at all, at the preview level with one cheap filter, otherwise with the one of five
-/// whose bytes, read as signed, have the smallest sum.
-fn filter(picture: &Picture, level: u8, wanted: &dyn Fn() -> bool) -> Result<Vec<u8>, EncodeError> {
-    let bpp = picture.pixels.channels();
-    let stride = picture.width as usize * bpp;
-    let zero = vec![0; stride];
-    let mut out = Vec::with_capacity((stride + 1) * picture.height as usize);
-    let mut best = vec![0; stride];
-    let mut trial = vec![0; stride];
-    let mut above = &zero[..];
-    for row in picture.data.chunks_exact(stride) {
-        if !wanted() {
-            return Err(EncodeError::Stopped);
-        }
-        match level {
-            0 => {
-                out.push(0);
-                out.extend(row);
-            }
-            LEVEL_PREVIEW => {
-                out.push(2);
-                out.extend(row.iter().zip(above).map(|(x, b)| x.wrapping_sub(*b)));
-            }
-            _ => {
-                let mut kind = 0;
-                best.copy_from_slice(row);
-                let mut least = cost(&best);
-                for k in 1..=4 {
-                    if least == 0 {
-                        break;
-                    }
-                    apply(k, row, above, bpp, &mut trial);
-                    let c = cost(&trial);
-                    if c < least {
-                        (least, kind) = (c, k);
-                        std::mem::swap(&mut best, &mut trial);
-                    }
-                }
-                out.push(kind);
-                out.extend(&best);
-            }
-        }
-        above = row;
-    }
-    Ok(out)
-}
-
-/// Writes filter `kind` of `row` to `out`. Pixels before the row count as 0.
-fn apply(kind: u8, row: &[u8], above: &[u8], bpp: usize, out: &mut [u8]) {
-    let n = row.len();
-    let (head, tail) = out.split_at_mut(bpp);
-    let (x0, x) = row.split_at(bpp);
-    let (b0, b) = above.split_at(bpp);
-    let a = &row[..n - bpp];
-    let c = &above[..n - bpp];
-    match kind {
-        1 => {
-            head.copy_from_slice(x0);
-            for ((o, x), a) in tail.iter_mut().zip(x).zip(a) {
-                *o = x.wrapping_sub(*a);
-            }
-        }
-        2 => {
-            for ((o, x), b) in head.iter_mut().zip(x0).zip(b0) {
-                *o = x.wrapping_sub(*b);
-            }
-            for ((o, x), b) in tail.iter_mut().zip(x).zip(b) {
-                *o = x.wrapping_sub(*b);
-            }
-        }
-        3 => {
-            for ((o, x), b) in head.iter_mut().zip(x0).zip(b0) {
-                *o = x.wrapping_sub(b / 2);
-            }
-            for (((o, x), a), b) in tail.iter_mut().zip(x).zip(a).zip(b) {
-                *o = x.wrapping_sub(a.midpoint(*b));
-            }
-        }
-        _ => {
-            for ((o, x), b) in head.iter_mut().zip(x0).zip(b0) {
-                *o = x.wrapping_sub(*b);
-            }
-            for ((((o, x), a), b), c) in tail.iter_mut().zip(x).zip(a).zip(b).zip(c) {
-                *o = x.wrapping_sub(paeth(*a, *b, *c));
-            }
-        }
-    }
-}
-
-/// The neighbour nearest to `a + b - c`.
-fn paeth(a: u8, b: u8, c: u8) -> u8 {
-    let (x, y, z) = (i16::from(a), i16::from(b), i16::from(c));
-    let (pa, pb, pc) = ((y - z).abs(), (x - z).abs(), (x + y - 2 * z).abs());
-    let bc = if pb <= pc { b } else { c };
-    if pa <= pb && pa <= pc { a } else { bc }
-}
-
-fn cost(row: &[u8]) -> u64 {
-    // Summed in short pieces of 32 bits, which the compiler turns into vector code.
-    row.chunks(1 << 16)
-        .map(|part| {
-            let sum: u32 = part
-                .iter()
-                .map(|&b| u32::from((b as i8).unsigned_abs()))
-                .sum();
-            u64::from(sum)
-        })
-        .sum()
 }
 
 #[cfg(test)]
