@@ -185,6 +185,18 @@ impl Device {
         }
     }
 
+    /// A number as the device keeps it: rounded where that is in 16 bits.
+    pub fn rounded(&self, value: f32) -> f32 {
+        match self {
+            Self::Cuda(handle) => match handle.format {
+                Format::F32 => value,
+                Format::F16 => half::f16::from_f32(value).to_f32(),
+                Format::Bf16 => half::bf16::from_f32(value).to_f32(),
+            },
+            Self::Cpu | Self::Sim(_) => value,
+        }
+    }
+
     /// Formats in which a GPU computes, whatever weights are in. Nothing changes for other devices.
     pub fn choose_formats(&self, choices: FormatChoices) {
         if let Self::Cuda(handle) = self {

@@ -11,7 +11,7 @@ use super::config::FluxConfig;
 use crate::epilogue::{plus, then};
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::sinusoid;
+use crate::transformer::{sinusoid, thousandfold};
 
 /// Channels that noise level and guidance have, and those of a row's number.
 const LEVEL: usize = 16;
@@ -76,7 +76,8 @@ impl Approximator {
             Ok(values.expand(&[items, ROWS, width])?)
         };
         let level = spread(sinusoid(&scaled(levels), LEVEL)?, LEVEL)?;
-        let guidance = spread(sinusoid(&scaled(guidance), LEVEL)?, LEVEL)?;
+        let guidance: Vec<f32> = guidance.iter().map(|v| thousandfold(*v, device)).collect();
+        let guidance = spread(sinusoid(&guidance, LEVEL)?, LEVEL)?;
         let number = sinusoid(&scaled(&numbers), NUMBER)?;
         let number = number
             .reshape([1, ROWS, NUMBER])?

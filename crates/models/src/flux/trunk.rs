@@ -14,7 +14,7 @@ use crate::denoise::NetworkInput;
 use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Moment};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::{Embedder, Rope, sinusoid};
+use crate::transformer::{Embedder, Rope, sinusoid, thousandfold};
 
 /// See the [module](self).
 pub(super) struct Trunk {
@@ -133,13 +133,14 @@ impl Trunk {
         let Some(time_in) = &self.time_in else {
             return Ok(None);
         };
-        let waves = |values: &[f32]| -> Result<Tensor> {
-            let scaled: Vec<f32> = values.iter().map(|v| v * 1000.0).collect();
-            Ok(sinusoid(&scaled, WAVES)?.to(&self.device)?)
-        };
-        let mut vector = time_in.forward(&waves(input.timesteps)?)?;
+        let waves =
+            |values: &[f32]| Ok::<_, ModelError>(sinusoid(values, WAVES)?.to(&self.device)?);
+        let levels: Vec<f32> = input.timesteps.iter().map(|v| v * 1000.0).collect();
+        let mut vector = time_in.forward(&waves(&levels)?)?;
         if let (Some(layer), Some(guidance)) = (&self.guidance_in, input.conds.tensor("guidance")) {
-            vector = vector.add(&layer.forward(&waves(guidance.data())?)?)?;
+            let guidance = guidance.data().iter();
+            let guidance: Vec<f32> = guidance.map(|v| thousandfold(*v, &self.device)).collect();
+            vector = vector.add(&layer.forward(&waves(&guidance)?)?)?;
         }
         if let Some(layer) = &self.vector_in {
             let width = self.config.vector.unwrap_or(0);

@@ -17,7 +17,7 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Embedder, PatchOrder, Rope, chunks, from_tokens, hide, hides, sinusoid, to_tokens,
+    Embedder, PatchOrder, Rope, chunks, from_tokens, hide, hides, sinusoid, thousandfold, to_tokens,
 };
 
 /// The guidance of a prompt that says none.
@@ -213,15 +213,18 @@ impl HunyuanNetwork {
     ) -> Result<Tensor> {
         let mut signal = self.time.forward(waves)?;
         let numbers = |layer: &Embedder, value: f32| -> Result<Tensor> {
-            let waves = sinusoid(&vec![1000.0 * value; count], WAVES)?;
+            let waves = sinusoid(&vec![value; count], WAVES)?;
             layer.forward(&waves.to(&self.device)?)
         };
         // Only where the level is one of the run's; between them nobody knows where it goes.
         if let (Some(layer), Some(next)) = (&self.next_time, hooks.level_after_exactly()) {
-            signal = signal.add(&numbers(layer, next)?)?.mul_scalar(0.5);
+            signal = signal.add(&numbers(layer, 1000.0 * next)?)?.mul_scalar(0.5);
         }
         if let (Some(layer), Some(guidance)) = (&self.guidance, guidance) {
-            signal = signal.add(&numbers(layer, guidance as f32)?)?;
+            signal = signal.add(&numbers(
+                layer,
+                thousandfold(guidance as f32, &self.device),
+            )?)?;
         }
         Ok(signal)
     }

@@ -20,7 +20,7 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::{Walk, WeightStore};
 use crate::transformer::{
-    Embedder, PatchOrder, Rope, Shapes, TokenGrid, hide, sinusoid, video_from_tokens,
+    Embedder, PatchOrder, Rope, Shapes, TokenGrid, hide, sinusoid, thousandfold, video_from_tokens,
     video_to_tokens,
 };
 
@@ -364,7 +364,10 @@ impl HunyuanVideoNetwork {
             add(&layer.forward(&pooled.to(&self.device)?)?)?;
         }
         if let (Some(layer), Some(guidance)) = (&self.guidance, conds.number("guidance")) {
-            add(&numbers(layer, 1000.0 * guidance as f32)?)?;
+            add(&numbers(
+                layer,
+                thousandfold(guidance as f32, &self.device),
+            )?)?;
         }
         Ok(Signals {
             all: silu(&all),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, Linear};
-use fresco_tensor::{Buffer, Tensor};
+use fresco_tensor::{Buffer, Device, Tensor};
 
 use crate::epilogue::then;
 use crate::error::Result;
@@ -23,6 +23,12 @@ pub fn sinusoid(values: &[f32], width: usize) -> Result<Tensor> {
         out.extend(std::iter::repeat_n(0.0, width % 2));
     }
     Ok(Tensor::from_buffer([values.len(), width], out)?)
+}
+
+/// A condition times 1,000, both in the numbers that a network's device keeps, as the reference computes it: 3.5 becomes 3,504 in
+/// bf16. Noise levels are not conditions, and keep all of their bits.
+pub fn thousandfold(condition: f32, device: &Device) -> f32 {
+    device.rounded(1000.0 * device.rounded(condition))
 }
 
 /// The exponential function as the reference's library computes it in f32, to the last bit: two parts of the logarithm of two

@@ -9,7 +9,7 @@ mod rename;
 mod rope;
 mod shapes;
 
-pub use embed::{Embedder, exponential, sinusoid};
+pub use embed::{Embedder, exponential, sinusoid, thousandfold};
 pub use experts::ExpertPlan;
 pub use heads::{chunks, part, repeat_heads};
 pub use mask::{hide, hides};

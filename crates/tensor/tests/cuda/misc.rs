@@ -1,6 +1,22 @@
-use fresco_tensor::nn;
+use fresco_tensor::{Device, Tensor, nn};
 
-use crate::against::{Checks, Random};
+use crate::against::{Checks, Random, gpus};
+
+/// A number that is rounded beforehand is the one that a tensor on the device has.
+#[test]
+fn numbers_are_rounded_as_the_device_keeps_them() {
+    for gpu in gpus() {
+        for value in [3500.0, 3.3, 1.0 / 3.0, -70_000.0] {
+            let there = Tensor::from_slice(&[value]).to(&gpu.device).unwrap();
+            let kept = there.to(&Device::cpu()).unwrap().data()[0];
+            assert_eq!(gpu.device.rounded(value), kept, "{} {value}", gpu.format);
+        }
+        if gpu.format == "bf16" && gpu.device.rounded(1.0 + 1.0 / 256.0) == 1.0 {
+            assert_eq!(gpu.device.rounded(3500.0), 3504.0);
+        }
+    }
+    assert_eq!(Device::cpu().rounded(3500.3), 3500.3);
+}
 
 #[test]
 fn gates() {
