@@ -217,6 +217,7 @@ impl ModelRegistry {
                 }
             }
         }
+        let spot = entry.handles.get(&model).map_or(0, |handle| handle.compute);
         let mut wanted = 0;
         let mut loads: Vec<(Owner, Arc<dyn Weights>)> = Vec::new();
         for owner in owners {
@@ -228,6 +229,8 @@ impl ModelRegistry {
         if loads.is_empty() {
             return Ok(0);
         }
+        let compute = state.devices.get(spot).clone();
+        let entry = state.entries.get_mut(id).ok_or_else(gone)?;
         let again = entry.was_loaded
             && loads
                 .first()
@@ -251,7 +254,7 @@ impl ModelRegistry {
         let mut read = 0;
         let mut failure = None;
         for (owner, weights) in loads {
-            match weights.load() {
+            match weights.load(&compute) {
                 Ok(bytes) => read += bytes,
                 Err(source) => {
                     failure = Some((owner, source));

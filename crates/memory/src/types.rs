@@ -129,8 +129,9 @@ pub trait Weights: Send + Sync {
     /// Where a unit is kept; none if it is only in the file.
     fn home(&self, unit: usize) -> Option<Device>;
 
-    /// Brings what is missing into main memory. Gives the bytes that were read from files.
-    fn load(&self) -> Result<u64, BoxError>;
+    /// Makes what is missing ready to be placed, for use on a device. Gives the bytes that are read from files; those of weights that
+    /// go straight to a device may be read when they are copied there.
+    fn load(&self, compute: &Device) -> Result<u64, BoxError>;
 
     /// Takes the room on a device, from when on it is the unit's home, and refuses where there is none. The copy may be left
     /// to [`Self::finish_moves`].

@@ -280,7 +280,10 @@ impl Weights for StoreWeights {
         self.stores[*store].home(name)
     }
 
-    fn load(&self) -> Result<u64, BoxError> {
+    fn load(&self, compute: &Device) -> Result<u64, BoxError> {
+        for store in &self.stores {
+            store.build_for(compute);
+        }
         let before = self.read_bytes();
         self.network.build()?;
         Ok(self.read_bytes().saturating_sub(before))

@@ -45,6 +45,7 @@ mod stored;
 pub mod synthetic;
 mod tensor;
 pub mod tile;
+mod unread;
 mod watch;
 pub mod weights;
 

@@ -156,6 +156,15 @@ impl FilePart {
         self.len as usize
     }
 
+    /// Some of its bytes; none where it has not as many.
+    pub(crate) fn range(&self, from: usize, len: usize) -> Option<Self> {
+        (from.checked_add(len)? <= self.len()).then(|| Self {
+            start: self.start + from as u64,
+            len: len as u64,
+            ..self.clone()
+        })
+    }
+
     /// All of it.
     pub(crate) fn read(&self) -> Result<Vec<u8>> {
         let read = self.file.read_range(self.start, self.len);

@@ -8,9 +8,9 @@ use crate::dtype::Dtype;
 use crate::elements::element_count;
 use crate::error::{Result, TensorError};
 use crate::formats::{self, Rounding};
-use crate::positioned::FilePart;
 use crate::read_buffer;
 use crate::tensor::Tensor;
+use crate::unread::Unread;
 
 /// Clones share the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct Stored {
 pub(crate) struct HostBytes {
     values: OnceLock<Vec<u8>>,
     /// Where they are until somebody wants them here.
-    file: Option<FilePart>,
+    file: Option<Unread>,
     /// From the first time on that a GPU reads them itself.
     pinned: OnceLock<Option<PinnedBytes>>,
 }
@@ -47,7 +47,7 @@ impl HostBytes {
         }
     }
 
-    fn in_file(file: FilePart) -> Self {
+    fn in_file(file: Unread) -> Self {
         Self {
             values: OnceLock::new(),
             file: Some(file),
@@ -117,9 +117,9 @@ impl Stored {
     pub(crate) fn later(
         dtype: Dtype,
         shape: impl Into<Vec<usize>>,
-        file: FilePart,
+        file: impl Into<Unread>,
     ) -> Result<Self> {
-        let shape = shape.into();
+        let (shape, file) = (shape.into(), file.into());
         let expected = element_count(&shape)?;
         if dtype.bytes_for(expected) != Some(file.len()) {
             let (per_block, size) = dtype.block();
@@ -137,7 +137,7 @@ impl Stored {
     }
 
     /// Where in a file it is, if it was not read yet.
-    pub(crate) fn in_file(&self) -> Option<&FilePart> {
+    pub(crate) fn in_file(&self) -> Option<&Unread> {
         match self.bytes.values.get() {
             Some(_) => None,
             None => self.bytes.file.as_ref(),
@@ -244,6 +244,34 @@ impl Stored {
             shape,
             ..self.clone()
         })
+    }
+}
+
+/// Values that are still in their files.
+impl Stored {
+    /// Some of the rows, which stay in the file. None where they were read already, or cannot be told apart there.
+    pub fn unread_rows(&self, start: usize, count: usize) -> Option<Self> {
+        let (rows, rest) = self.shape.split_first()?;
+        let part = self.in_file()?.rows(*rows, start, count)?;
+        let mut shape = vec![count];
+        shape.extend_from_slice(rest);
+        Self::later(self.dtype, shape, part).ok()
+    }
+
+    /// Values under each other, which stay in their files. None where one was read already, or their rows differ.
+    pub fn unread_joined(parts: &[Self]) -> Option<Self> {
+        let first = parts.first()?;
+        let (_, row) = first.shape.split_first()?;
+        let alike = |part: &Self| {
+            part.dtype == first.dtype && part.shape.split_first().is_some_and(|(_, r)| r == row)
+        };
+        if !parts.iter().all(alike) {
+            return None;
+        }
+        let files: Vec<&Unread> = parts.iter().map(Self::in_file).collect::<Option<_>>()?;
+        let mut shape = first.shape.clone();
+        shape[0] = parts.iter().map(|part| part.shape[0]).sum();
+        Self::later(first.dtype, shape, Unread::joined(&files)?).ok()
     }
 }
 

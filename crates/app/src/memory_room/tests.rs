@@ -39,7 +39,7 @@ impl Weights for Layers {
         self.homes.lock().unwrap().get(unit).cloned().flatten()
     }
 
-    fn load(&self) -> Result<u64, BoxError> {
+    fn load(&self, _: &Device) -> Result<u64, BoxError> {
         *self.homes.lock().unwrap() = vec![Some(Device::cpu()); COUNT];
         Ok(BYTES * COUNT as u64)
     }

@@ -90,7 +90,7 @@ impl Weights for Fake {
         homes[unit].as_ref().map(|memory| memory.device().clone())
     }
 
-    fn load(&self) -> Result<u64, BoxError> {
+    fn load(&self, _: &Device) -> Result<u64, BoxError> {
         self.loads.fetch_add(1, Ordering::SeqCst);
         let mut homes = self.homes.lock().unwrap();
         let mut read = 0;

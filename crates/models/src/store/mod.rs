@@ -6,6 +6,7 @@
 mod layers;
 mod origin;
 mod patched;
+mod placing;
 mod units;
 mod walk;
 
@@ -73,6 +74,8 @@ struct Weights {
     /// Bytes read from the file.
     read: AtomicU64,
     units: OnceLock<Vec<UnitInfo>>,
+    /// Where layers compute that are built next; none: where the view that builds them says.
+    builds_for: Mutex<Option<Device>>,
     order: &'static UnitOrder,
     main_dtype: OnceLock<Dtype>,
     /// Whether the network's result has eight bits.
@@ -99,6 +102,7 @@ impl WeightStore {
                 group,
                 read: AtomicU64::new(0),
                 units: OnceLock::new(),
+                builds_for: Mutex::default(),
                 order: &UnitOrder::PLAIN,
                 main_dtype: OnceLock::new(),
                 short,
@@ -417,7 +421,7 @@ impl WeightStore {
             return below(base);
         }
         let layer = build()?;
-        if self.device.is_cpu() {
+        if self.computes_on().is_cpu() {
             // Now, while what was read is still in the cache; its memory then serves for the next layer.
             let prepared = layer.slot().prepare();
             prepared.map_err(|e| self.unusable(key, e))?;
@@ -446,25 +450,6 @@ impl WeightStore {
             Some(change) => change.kept(key),
             None => self.later(key).map_or_else(|| self.raw(key), Ok),
         }
-    }
-
-    /// A value that is read when it is known where it goes. Only for networks on GPUs, which get it straight from the file:
-    /// others read it next anyway.
-    fn later(&self, key: &str) -> Option<Stored> {
-        let (Source::File { file, keys }, true) = (&self.weights.source, self.device.is_gpu())
-        else {
-            return None;
-        };
-        if self.built_value(key).ok()?.is_some() {
-            return None;
-        }
-        let (Origin::Whole(name), _) = keys.get(key)? else {
-            return None;
-        };
-        let value = file.later(name)?;
-        let bytes = value.byte_len() as u64;
-        self.weights.read.fetch_add(bytes, Ordering::Relaxed);
-        Some(value)
     }
 
     /// Weight and bias of a layer.

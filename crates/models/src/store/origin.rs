@@ -133,6 +133,23 @@ impl Origin {
         }
     }
 
+    /// The value with its bytes left in the file, for whoever takes them straight from there. None where they have to be read
+    /// to make the value of them.
+    pub(super) fn later(&self, file: &dyn WeightFile) -> Option<Stored> {
+        match self {
+            Self::Whole(name) => file.later(name),
+            Self::Rows { name, start, count } => file.later(name)?.unread_rows(*start, *count),
+            Self::Shaped { name, shape } => file.later(name)?.reshape(shape.clone()).ok(),
+            Self::Joined(parts) => {
+                let parts = parts.iter().map(|part| part.later(file));
+                Stored::unread_joined(&parts.collect::<Option<Vec<_>>>()?)
+            }
+            Self::Transposed(_) | Self::Normed { .. } | Self::Part { .. } | Self::Turned { .. } => {
+                None
+            }
+        }
+    }
+
     pub(super) fn shape(&self, shape: &[usize]) -> Vec<usize> {
         let mut shape = shape.to_vec();
         match self {

@@ -57,7 +57,7 @@ impl Weights for FileWeights {
         self.file.is_kept().then(Device::cpu)
     }
 
-    fn load(&self) -> Result<u64, BoxError> {
+    fn load(&self, _: &Device) -> Result<u64, BoxError> {
         Ok(self.file.keep()?)
     }
 

@@ -94,7 +94,7 @@ impl Weights for Layers {
         Some(memory.device().clone())
     }
 
-    fn load(&self) -> Result<u64, BoxError> {
+    fn load(&self, _: &Device) -> Result<u64, BoxError> {
         let mut homes = self.0.lock().unwrap();
         homes.clear();
         for _ in 0..COUNT {

@@ -13,6 +13,7 @@ use crate::formats::{RowFormat, RowKind};
 use crate::lock::lock;
 use crate::narrow::{GROUP, Narrow};
 use crate::stored::Stored;
+use crate::unread::Unread;
 
 /// Sizes of a matrix, or of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -300,6 +301,9 @@ impl CudaValue {
             (false, None) => bring(&device, address, stored),
             (true, None) => device.upload_ahead(address, stored.bytes()),
             (false, Some(matrix)) => {
+                if bring_apart(&device, address, stored, matrix)? {
+                    return Ok(());
+                }
                 let read = device.scratch(bytes)?;
                 bring(&device, read.address(), stored)?;
                 let (kernel, grid, args) = reorder((read.address(), address), dtype, matrix);
@@ -499,13 +503,45 @@ fn bring(device: &Arc<CudaDevice>, to: u64, stored: &Stored) -> Result<()> {
     if stored.byte_len() < LARGE || stored.is_pinned() {
         return device.upload(to, stored.bytes());
     }
-    device.bring(
-        to,
-        match stored.in_file() {
-            Some(part) => Origin::File(part),
-            None => Origin::Memory(stored.bytes()),
-        },
-    )
+    match stored.in_file() {
+        Some(unread) if unread.end_sizes().is_none() => bring_pieces(device, to, unread),
+        // Codes and ends that kernels read together come together in main memory.
+        _ => device.bring(to, Origin::Memory(stored.bytes())),
+    }
+}
+
+/// Copies what a file has of a value to an address.
+fn bring_pieces(device: &Arc<CudaDevice>, to: u64, unread: &Unread) -> Result<()> {
+    let mut at = to;
+    for piece in unread.pieces() {
+        device.bring(at, Origin::File(piece))?;
+        at += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Copies rows whose codes and scales stand apart in their file, as they do for kernels: nothing is put together on the way. False
+/// where they are not so.
+fn bring_apart(
+    device: &Arc<CudaDevice>,
+    to: u64,
+    stored: &Stored,
+    matrix: MatrixShape,
+) -> Result<bool> {
+    let (Some(format), Some(unread)) = (apart_of(stored.dtype(), Some(matrix)), stored.in_file())
+    else {
+        return Ok(false);
+    };
+    let codes = format.code_bytes();
+    if unread.end_sizes() != Some((codes, format.row_bytes() - codes)) {
+        return Ok(false);
+    }
+    steps::copied();
+    bring_pieces(device, to, unread)?;
+    let ends = unread.end_bytes()?;
+    let behind = to + (unread.len() - ends.len()) as u64;
+    device.upload(behind, &ends)?;
+    Ok(true)
 }
 
 /// (out, channels, positions) to (out, positions, channels).

@@ -300,7 +300,8 @@ mod tests {
         assert_eq!((later.byte_len(), later.len()), (8400, 2100));
         let shared = later.clone();
         let mut part = vec![0; 100];
-        shared.in_file().unwrap().read_into(40, &mut part).unwrap();
+        let piece = &shared.in_file().unwrap().pieces()[0];
+        piece.read_into(40, &mut part).unwrap();
         assert_eq!(later, file.read("a").unwrap());
         assert_eq!(part, later.bytes()[40..140]);
         assert!(shared.in_file().is_none());
@@ -309,7 +310,7 @@ mod tests {
         std::fs::write(&path, b"something else").unwrap();
         let error = late.settle().unwrap_err().to_string();
         assert!(error.contains("changed on disk"), "{error}");
-        let part = late.in_file().unwrap().read_into(0, &mut [0; 64]);
+        let part = late.in_file().unwrap().pieces()[0].read_into(0, &mut [0; 64]);
         assert!(part.unwrap_err().to_string().contains("changed on disk"));
         // What was read before is there.
         assert_eq!(later.to_f32().unwrap(), a);

@@ -8,7 +8,9 @@ use rayon::prelude::*;
 
 use super::markers::{self, Marker};
 use super::{WeightError, WeightFile, WeightInfo};
+use crate::buffer::Buffer;
 use crate::dtype::Dtype;
+use crate::error::TensorError;
 use crate::formats::{
     AffineKind, GridKind, Levels, RowFormat, RowKind, ScaleNumber, USUAL_LEVELS, swizzle,
 };
@@ -165,14 +167,58 @@ impl WeightFile for Quantised {
     }
 
     fn later(&self, name: &str) -> Option<Stored> {
-        match self.layers.get(name) {
-            Some(_) => None,
-            None => self.file.later(name),
+        let Some(layer) = self.layers.get(name) else {
+            return self.file.later(name);
+        };
+        match layer.reading {
+            Reading::Rows(format) => layer.later(&self.file, format),
+            // Read to be multiplied.
+            Reading::Times => None,
         }
     }
 
     fn metadata(&self) -> &[(String, String)] {
         self.file.metadata()
+    }
+}
+
+impl QuantisedLayer {
+    /// The rows of the weight with their codes left in the file. What stands behind them is made of small tensors when it is
+    /// wanted.
+    fn later(&self, file: &Arc<dyn WeightFile>, format: RowFormat) -> Option<Stored> {
+        let weight = file.later(&format!("{}.weight", self.name))?;
+        let rows = self.experts * self.rows;
+        let mut codes = weight.in_file()?.clone();
+        if self.rows != self.stored_rows {
+            // Rows that fill up blocks stand behind those of each expert.
+            if self.experts != 1 {
+                return None;
+            }
+            codes = codes.rows(self.stored_rows, 0, self.rows)?;
+        }
+        let code_bytes = format.code_bytes();
+        let end = format.row_bytes() - code_bytes;
+        let (layer, file) = (self.clone(), Arc::clone(file));
+        let make = move || layer.ends(&*file, format);
+        let unread = codes.rows_with_ends((rows, code_bytes, end), Arc::new(make))?;
+        Stored::later(self.dtype, self.shape.as_slice(), unread).ok()
+    }
+
+    /// What stands behind the codes of all rows.
+    fn ends(&self, file: &dyn WeightFile, format: RowFormat) -> Result<Vec<u8>, TensorError> {
+        let parts = LayerParts {
+            file,
+            name: &self.name,
+        };
+        let sides = parts
+            .sides(format)
+            .map_err(|error| TensorError::invalid("read", error.to_string()))?;
+        let end = format.row_bytes() - format.code_bytes();
+        let mut ends = Buffer::filled(self.experts * self.rows * end, 0_u8)?;
+        ends.par_chunks_mut(end).enumerate().for_each(|(row, to)| {
+            sides.put(self, format, (row / self.rows, row % self.rows), to);
+        });
+        Ok(ends.into_vec())
     }
 }
 

@@ -78,6 +78,14 @@ impl WeightFile for Recast {
         })
     }
 
+    fn later(&self, name: &str) -> Option<Stored> {
+        let info = self.file.info(name)?;
+        if self.changes(name, info.dtype, &info.shape) {
+            return None;
+        }
+        self.file.later(name)
+    }
+
     fn metadata(&self) -> &[(String, String)] {
         self.file.metadata()
     }

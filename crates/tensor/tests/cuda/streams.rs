@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use fresco_tensor::formats::{RowFormat, RowKind};
 use fresco_tensor::nn::{Conv2d, Growth, Linear, MergedAs, Padding, SlotGroup};
+use fresco_tensor::weights::quantised_parts;
 use fresco_tensor::{Device, Dtype, Stored, Tensor, open_weights, safetensors};
 
 use crate::against::{Checks, Random, gpus};
@@ -145,6 +147,53 @@ fn files_are_read_to_their_place() {
     std::fs::write(&path, b"changed").unwrap();
     let error = Linear::new(&later, None, &gpu.device).err().unwrap();
     assert!(error.to_string().contains("changed on disk"), "{error}");
+}
+
+/// Quantised rows, joined and cut as foreign layouts want them, straight from their file.
+#[test]
+fn quantised_files_are_read_to_their_place() {
+    let Some(gpu) = gpus().first() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.safetensors");
+    let mut random = Random::new(75);
+    let kinds = [
+        (RowKind::F8E4M3, 0),
+        (RowKind::Int8, 64),
+        (RowKind::Int4 { wide_input: false }, 64),
+        (RowKind::Nvfp4, 0),
+    ];
+    // Large enough to go through pinned pieces.
+    let (rows, columns) = (1200, 1024);
+    let mut all = Vec::new();
+    for (i, (kind, rotation)) in kinds.into_iter().enumerate() {
+        let format = RowFormat::new(kind, columns, rotation).unwrap();
+        let value = random.scaled(&[rows, columns], 0.3);
+        let weight = Stored::from_f32(&value, Dtype::Rows(format)).unwrap();
+        for (part, stored) in quantised_parts(&weight).unwrap() {
+            all.push((format!("{i}.{part}"), stored));
+        }
+    }
+    let pairs: Vec<_> = all.iter().map(|(n, s)| (n.as_str(), s)).collect();
+    safetensors::write(&path, &pairs, &[]).unwrap();
+    let file = open_weights(&path).unwrap();
+    for i in 0..kinds.len() {
+        let name = format!("{i}.weight");
+        let wanted = file.read(&name).unwrap();
+        let later = || file.later(&name).unwrap();
+        let layer = Linear::new(&later(), None, &gpu.device).unwrap();
+        assert_eq!(layer.weight().unwrap(), wanted, "{name}");
+        let parts = [
+            later().unread_rows(500, 700).unwrap(),
+            later().unread_rows(0, 500).unwrap(),
+        ];
+        let turned = Stored::unread_joined(&parts).unwrap();
+        let layer = Linear::new(&turned, None, &gpu.device).unwrap();
+        let row = wanted.bytes().len() / rows;
+        let (first, second) = wanted.bytes().split_at(500 * row);
+        assert_eq!(layer.weight().unwrap().bytes(), [second, first].concat());
+    }
 }
 
 /// A LoRA that is merged on the GPU against one that is merged here.

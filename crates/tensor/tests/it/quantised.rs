@@ -90,6 +90,60 @@ fn files_have_one_tensor_for_each_weight() {
     }
 }
 
+/// Codes that stay in their file until they are wanted, whole, in parts and joined, against what is read at once.
+#[test]
+fn codes_that_stay_in_the_file_make_the_same_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("model.safetensors");
+    // Rows that fill up no block of 16.
+    let rows = 40;
+    let mut all = Vec::new();
+    for (i, format) in formats(128).into_iter().enumerate() {
+        for (part, name) in ["a", "b"].into_iter().enumerate() {
+            let weight = stored(&format!("{name}{i}"), format, rows - 8 * part);
+            all.extend(parts(&format!("{name}{i}"), &weight));
+        }
+    }
+    let plain = Tensor::from_fn([6, 10], |i| i as f32).unwrap();
+    all.push(("plain.weight".to_owned(), Stored::from(&plain)));
+    let pairs: Vec<_> = all.iter().map(|(n, s)| (n.as_str(), s)).collect();
+    safetensors::write(&path, &pairs, &[]).unwrap();
+    let file = open_weights(&path).unwrap();
+    let rows_of = |stored: &Stored, start: usize, count: usize| {
+        let row = stored.bytes().len() / stored.shape()[0];
+        stored.bytes()[start * row..][..count * row].to_vec()
+    };
+    for name in file.names() {
+        let wanted = file.read(&name).unwrap();
+        let later = file.later(&name).unwrap();
+        assert_eq!(later.byte_len(), wanted.byte_len(), "{name}");
+        let part = later.unread_rows(3, 2).unwrap();
+        assert_eq!(part.bytes(), rows_of(&wanted, 3, 2), "{name}");
+        assert!(later.unread_rows(wanted.shape()[0], 1).is_none(), "{name}");
+        let again = file.later(&name).unwrap();
+        let joined = Stored::unread_joined(&[later.clone(), part_of(&again, 1, 3)]).unwrap();
+        assert_eq!(joined.shape()[0], wanted.shape()[0] + 3);
+        let part = part_of(&joined, wanted.shape()[0] - 1, 3);
+        let mut both = rows_of(&wanted, wanted.shape()[0] - 1, 1);
+        both.extend(rows_of(&wanted, 1, 2));
+        assert_eq!(part.bytes(), both, "{name}");
+        assert_eq!(later, wanted, "{name}");
+        // What was read is no longer in the file.
+        assert!(later.unread_rows(0, 1).is_none());
+        let mut bytes = wanted.bytes().to_vec();
+        bytes.extend(rows_of(&wanted, 1, 3));
+        assert_eq!(joined.bytes(), bytes, "{name}");
+    }
+    let (a, b) = ("a0.weight", "a2.weight");
+    let different = [a, b].map(|name| file.later(name).unwrap());
+    assert!(Stored::unread_joined(&different).is_none());
+    assert!(Stored::unread_joined(&[]).is_none());
+}
+
+fn part_of(stored: &Stored, start: usize, count: usize) -> Stored {
+    stored.unread_rows(start, count).unwrap()
+}
+
 #[test]
 fn plain_matrices_of_fp8_become_layers_with_scales_of_one() {
     let value = |name: &str, shape: &[usize], dtype| {

@@ -1,0 +1,45 @@
+//! Where the layers of a store will compute, and so when their weights are read.
+
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+
+use fresco_tensor::{Device, Stored};
+
+use super::{Source, WeightStore};
+
+impl WeightStore {
+    /// Says where the layers that are built next will compute, whichever view of the store builds them.
+    pub fn build_for(&self, device: &Device) {
+        if let Some(base) = self.base() {
+            base.build_for(device);
+        }
+        *self.builds_for() = Some(device.clone());
+    }
+
+    fn builds_for(&self) -> MutexGuard<'_, Option<Device>> {
+        let device = self.weights.builds_for.lock();
+        device.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where layers that are built now will compute.
+    pub(super) fn computes_on(&self) -> Device {
+        let device = self.builds_for().clone();
+        device.unwrap_or_else(|| self.device.clone())
+    }
+
+    /// A value that is read when it is known where it goes. Only for networks that compute on GPUs, which get it straight from
+    /// the file: others read it next anyway.
+    pub(super) fn later(&self, key: &str) -> Option<Stored> {
+        let Source::File { file, keys } = &self.weights.source else {
+            return None;
+        };
+        if !self.computes_on().is_gpu() || self.built_value(key).ok()?.is_some() {
+            return None;
+        }
+        let (origin, _) = keys.get(key)?;
+        let value = origin.later(&**file)?;
+        let bytes = value.byte_len() as u64;
+        self.weights.read.fetch_add(bytes, Ordering::Relaxed);
+        Some(value)
+    }
+}

@@ -1,0 +1,221 @@
+//! Bytes of a weight that are still in its file, in as many pieces as the file has them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::buffer::Buffer;
+use crate::error::{Result, TensorError};
+use crate::positioned::FilePart;
+
+/// Makes what stands behind the rows of a value, from small tensors of the file.
+pub(crate) type MakeRowEnds = Arc<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
+
+/// The bytes of a value as files have them: pieces that follow each other, and for quantised rows what stands behind each row, which
+/// files keep elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Unread {
+    pieces: Vec<FilePart>,
+    ends: Option<RowEnds>,
+}
+
+/// What stands behind each row of a value, such as its scale.
+#[derive(Clone)]
+struct RowEnds {
+    /// Bytes of a row in the pieces.
+    codes: usize,
+    /// Bytes behind each row.
+    end: usize,
+    rows: usize,
+    make: MakeRowEnds,
+}
+
+impl fmt::Debug for RowEnds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowEnds")
+            .field("codes", &self.codes)
+            .field("end", &self.end)
+            .field("rows", &self.rows)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<FilePart> for Unread {
+    fn from(part: FilePart) -> Self {
+        Self {
+            pieces: vec![part],
+            ends: None,
+        }
+    }
+}
+
+impl Unread {
+    /// Rows whose codes follow each other in the file. None where there are not so many rows of that size.
+    pub(crate) fn rows_with_ends(
+        &self,
+        (rows, codes, end): (usize, usize, usize),
+        make: MakeRowEnds,
+    ) -> Option<Self> {
+        let ends = RowEnds {
+            codes,
+            end,
+            rows,
+            make,
+        };
+        let whole = rows.checked_mul(codes)? == self.len() && self.ends.is_none();
+        whole.then(|| Self {
+            pieces: self.pieces.clone(),
+            ends: (end > 0).then_some(ends),
+        })
+    }
+
+    /// Values under each other. None where their rows differ.
+    pub(crate) fn joined(parts: &[&Self]) -> Option<Self> {
+        let size = |one: &Self| one.ends.as_ref().map(|ends| (ends.codes, ends.end));
+        let first = size(parts.first()?);
+        if parts.iter().any(|part| size(part) != first) {
+            return None;
+        }
+        let pieces = parts.iter().flat_map(|part| part.pieces.iter().cloned());
+        let ends = first.map(|(codes, end)| {
+            let all: Vec<RowEnds> = parts.iter().filter_map(|part| part.ends.clone()).collect();
+            RowEnds {
+                codes,
+                end,
+                rows: all.iter().map(|ends| ends.rows).sum(),
+                make: Arc::new(move || {
+                    let mut bytes = Vec::new();
+                    for ends in &all {
+                        bytes.extend_from_slice(&ends.bytes()?);
+                    }
+                    Ok(bytes)
+                }),
+            }
+        });
+        Some(Self {
+            pieces: pieces.collect(),
+            ends,
+        })
+    }
+
+    /// Some of the rows, of which there are `rows` in all. None where there are not as many.
+    pub(crate) fn rows(&self, rows: usize, start: usize, count: usize) -> Option<Self> {
+        let in_pieces = self.code_len();
+        if rows == 0 || !in_pieces.is_multiple_of(rows) || start.checked_add(count)? > rows {
+            return None;
+        }
+        let row = in_pieces / rows;
+        let ends = match &self.ends {
+            None => None,
+            Some(ends) => {
+                // A row of the value may be several coded ones.
+                let each = ends
+                    .rows
+                    .checked_div(rows)
+                    .filter(|n| n * rows == ends.rows)?;
+                let (from, all) = (start * each * ends.end, ends.clone());
+                let bytes = count * each * ends.end;
+                Some(RowEnds {
+                    rows: count * each,
+                    make: Arc::new(move || {
+                        let made = all.bytes()?;
+                        Ok(made[from..from + bytes].to_vec())
+                    }),
+                    ..ends.clone()
+                })
+            }
+        };
+        Some(Self {
+            pieces: self.range(start * row, count * row)?,
+            ends,
+        })
+    }
+
+    /// The pieces of some of the bytes that are in the file.
+    fn range(&self, from: usize, len: usize) -> Option<Vec<FilePart>> {
+        let (mut at, mut left) = (from, len);
+        let mut pieces = Vec::new();
+        for piece in &self.pieces {
+            if at >= piece.len() {
+                at -= piece.len();
+                continue;
+            }
+            let taken = left.min(piece.len() - at);
+            if taken > 0 {
+                pieces.push(piece.range(at, taken)?);
+            }
+            (at, left) = (0, left - taken);
+        }
+        (left == 0).then_some(pieces)
+    }
+
+    /// Bytes that the file has.
+    fn code_len(&self) -> usize {
+        self.pieces.iter().map(FilePart::len).sum()
+    }
+
+    /// All bytes of the value.
+    pub(crate) fn len(&self) -> usize {
+        let ends = self.ends.as_ref().map_or(0, |ends| ends.rows * ends.end);
+        self.code_len() + ends
+    }
+
+    /// The pieces in the file, in order.
+    pub(crate) fn pieces(&self) -> &[FilePart] {
+        &self.pieces
+    }
+
+    /// Sizes of what stands behind the rows: bytes of a row in the file, and behind it.
+    pub(crate) fn end_sizes(&self) -> Option<(usize, usize)> {
+        self.ends.as_ref().map(|ends| (ends.codes, ends.end))
+    }
+
+    /// What stands behind the rows, one after the other.
+    pub(crate) fn end_bytes(&self) -> Result<Vec<u8>> {
+        self.ends.as_ref().map_or(Ok(Vec::new()), RowEnds::bytes)
+    }
+
+    /// All of it, in main memory.
+    pub(crate) fn read(&self) -> Result<Vec<u8>> {
+        if let ([piece], None) = (&self.pieces[..], &self.ends) {
+            return piece.read();
+        }
+        let mut codes = Buffer::filled(self.code_len(), 0_u8)?;
+        let mut at = 0;
+        for piece in &self.pieces {
+            piece.read_into(0, &mut codes[at..at + piece.len()])?;
+            at += piece.len();
+        }
+        let Some(ends) = &self.ends else {
+            return Ok(codes.into_vec());
+        };
+        let made = ends.bytes()?;
+        let mut all = Buffer::filled(self.len(), 0_u8)?;
+        let rows = codes
+            .chunks_exact(ends.codes)
+            .zip(made.chunks_exact(ends.end));
+        let size = ends.codes + ends.end;
+        for (to, (code, end)) in all.chunks_exact_mut(size).zip(rows) {
+            to[..ends.codes].copy_from_slice(code);
+            to[ends.codes..].copy_from_slice(end);
+        }
+        Ok(all.into_vec())
+    }
+}
+
+impl RowEnds {
+    fn bytes(&self) -> Result<Vec<u8>> {
+        let made = (self.make)()?;
+        if made.len() != self.rows * self.end {
+            return Err(TensorError::invalid(
+                "read",
+                format!(
+                    "{} rows have {} bytes of scales and not {}",
+                    self.rows,
+                    made.len(),
+                    self.rows * self.end
+                ),
+            ));
+        }
+        Ok(made)
+    }
+}
