@@ -6,7 +6,7 @@ use crate::against::{Checks, Random, gpus};
 #[test]
 fn numbers_are_rounded_as_the_device_keeps_them() {
     for gpu in gpus() {
-        for value in [3500.0, 3.3, 1.0 / 3.0, -70_000.0] {
+        for value in [3500.0, 3.3, 1.0 / 3.0, -0.1] {
             let there = Tensor::from_slice(&[value]).to(&gpu.device).unwrap();
             let kept = there.to(&Device::cpu()).unwrap().data()[0];
             assert_eq!(gpu.device.rounded(value), kept, "{} {value}", gpu.format);
