@@ -20,9 +20,9 @@ impl ModelRegistry {
     pub fn lease(&self, who: &Who, handles: &[&Handle], need: Need) -> Result<Lease, MemoryError> {
         let (lease, models, new_holds) = self.begin_lease(who, handles)?;
         let result = self.carry_out(who, &models, need);
-        if let Err((failed, error)) = result {
-            self.detach(who, &failed, lease.number, &new_holds);
-            return Err(error);
+        if let Err(failure) = result {
+            self.detach(who, &failure, lease.number, &new_holds);
+            return Err(failure.error);
         }
         Ok(lease)
     }
@@ -142,24 +142,30 @@ impl ModelRegistry {
         fresco_tensor::trim_spare_memory();
     }
 
-    fn carry_out(
-        &self,
-        who: &Who,
-        models: &Models,
-        need: Need,
-    ) -> Result<(), ((WeightsId, ModelId), MemoryError)> {
-        let mut read = Vec::new();
+    fn carry_out(&self, who: &Who, models: &Models, need: Need) -> Result<(), LoadFailure> {
+        let mut reads: Vec<FileRead> = Vec::new();
         for (id, model) in models {
-            let bytes = self.read(who, models, id, *model);
-            read.push(bytes.map_err(|error| ((id.clone(), *model), error))?);
+            match self.read(who, models, id, *model) {
+                Ok(read) => reads.push(read),
+                Err(error) => return Err(LoadFailure::new((id.clone(), *model), error)),
+            }
         }
+        let bytes: Vec<u64> = reads.iter().map(|read| read.bytes).collect();
         let mut guard = self.lock();
         let mut load = Load::new(self, who, models, need);
-        guard.place_all(&mut load, &read)?;
+        let placed = guard.place_all(&mut load, &bytes);
         drop(guard);
-        for (id, model) in models {
-            let copied = self.finish_moves(id);
-            copied.map_err(|error| ((id.clone(), *model), error))?;
+        placed.map_err(|(model, error)| LoadFailure::new(model, error))?;
+        for ((id, model), read) in models.iter().zip(reads) {
+            if let Err(error) = self.finish_moves(id) {
+                let model = (id.clone(), *model);
+                let half_read = read.owners;
+                return Err(LoadFailure {
+                    model,
+                    error,
+                    half_read,
+                });
+            }
         }
         Ok(())
     }
@@ -193,7 +199,7 @@ impl ModelRegistry {
         models: &Models,
         id: &WeightsId,
         model: ModelId,
-    ) -> Result<u64, MemoryError> {
+    ) -> Result<FileRead, MemoryError> {
         let gone = || MemoryError::Load {
             weights: id.clone(),
             source: Box::new(Gone),
@@ -227,8 +233,9 @@ impl ModelRegistry {
             }
         }
         if loads.is_empty() {
-            return Ok(0);
+            return Ok(FileRead::default());
         }
+        let owners: Vec<Owner> = loads.iter().map(|(owner, _)| *owner).collect();
         let compute = state.devices.get(spot).clone();
         let entry = state.entries.get_mut(id).ok_or_else(gone)?;
         let again = entry.was_loaded
@@ -299,7 +306,10 @@ impl ModelRegistry {
                 .reason("it was released; its files were read again");
             state.emit(draft);
         }
-        Ok(read)
+        Ok(FileRead {
+            bytes: read,
+            owners,
+        })
     }
 
     /// Whether the main memory can take so much more, after what nobody needs has gone.
@@ -335,7 +345,7 @@ impl ModelRegistry {
     }
 
     /// A load went wrong: the model is on no device, and this prompt does not hold it.
-    fn detach(&self, who: &Who, failed: &(WeightsId, ModelId), lease: u64, new_holds: &Models) {
+    fn detach(&self, who: &Who, failure: &LoadFailure, lease: u64, new_holds: &Models) {
         let mut guard = self.lock();
         let state = &mut *guard;
         for (id, model) in new_holds {
@@ -345,12 +355,17 @@ impl ModelRegistry {
                     .retain(|hold| hold.model != *model || hold.prompt != who.prompt);
             }
         }
-        let (id, _) = failed;
+        let (id, _) = &failure.model;
         let elsewhere = state
             .active
             .iter()
             .any(|(number, other)| *number != lease && other.models.iter().any(|(i, _)| i == id));
         if elsewhere {
+            return;
+        }
+        if !failure.half_read.is_empty() {
+            let reason = format!("its load failed: {}", failure.error);
+            state.drop_weights(who, id, &failure.half_read, reason);
             return;
         }
         let mut scene = state.scene(&[], true, None);
@@ -395,15 +410,34 @@ impl State {
         let Some((spot, reason)) = lost else {
             return;
         };
+        let reason = format!("{} has failed: {reason}", devices.get(spot));
+        self.drop_weights(who, id, &[Owner::Shared], reason);
+    }
+
+    /// Drops weights from memory: those that handles share with all that was made of them, or what is a handle's own. Their files
+    /// are read again for the next use.
+    fn drop_weights(&mut self, who: &Who, id: &WeightsId, owners: &[Owner], reason: String) {
+        let Self {
+            entries, devices, ..
+        } = self;
+        let Some(entry) = entries.get_mut(id) else {
+            return;
+        };
         let before = entry.in_memory();
-        for handle in entry.handles.values_mut() {
+        let all = owners.contains(&Owner::Shared);
+        for (model, handle) in &mut entry.handles {
+            if !all && !owners.contains(&Owner::Model(*model)) {
+                continue;
+            }
             if let Some(part) = &mut handle.own {
                 let _ = part.release(devices);
             }
             handle.buffer = 0;
             handle.planned.clear();
         }
-        let _ = entry.base.release(devices);
+        if all {
+            let _ = entry.base.release(devices);
+        }
         entry.gone = entry.in_memory() == 0;
         let draft = event("model.released")
             .trigger(Trigger::Load)
@@ -413,8 +447,33 @@ impl State {
             .effective(entry.claims.effective())
             .origin(Origin::Program)
             .decision("release")
-            .reason(format!("{} has failed: {reason}", devices.get(spot)));
+            .reason(reason);
         self.emit(draft);
+    }
+}
+
+/// What one use of a model read from its files.
+#[derive(Default)]
+struct FileRead {
+    bytes: u64,
+    owners: Vec<Owner>,
+}
+
+/// Why a lease could not be had.
+struct LoadFailure {
+    model: (WeightsId, ModelId),
+    error: MemoryError,
+    /// Whose weights were being read when it went wrong: half of them may be there.
+    half_read: Vec<Owner>,
+}
+
+impl LoadFailure {
+    fn new(model: (WeightsId, ModelId), error: MemoryError) -> Self {
+        Self {
+            model,
+            error,
+            half_read: Vec::new(),
+        }
     }
 }
 

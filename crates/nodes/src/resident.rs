@@ -584,6 +584,17 @@ pub(crate) fn refused(error: &ModelError) -> Option<(String, u64)> {
     }
 }
 
+/// Whether memory was missing. Anything else went wrong with a file, a device, or because the prompt was interrupted.
+fn is_shortage(error: &TensorError) -> bool {
+    matches!(
+        error,
+        TensorError::DeviceFull { .. }
+            | TensorError::NoMemory { .. }
+            | TensorError::NoRoom(_)
+            | TensorError::TooLarge { .. }
+    )
+}
+
 /// What the memory room refuses, as the engine reports it.
 pub(crate) fn memory_failure(error: MemoryError) -> NodeError {
     match error {
@@ -591,6 +602,7 @@ pub(crate) fn memory_failure(error: MemoryError) -> NodeError {
             Ok(error) => failure(*error),
             Err(error) => NodeError::runtime(format!("cannot load {weights}: {error}")),
         },
+        MemoryError::Device(error) if !is_shortage(&error) => failure(error.into()),
         other => NodeError::OutOfMemory {
             message: other.to_string(),
         },
@@ -604,8 +616,40 @@ pub(crate) fn model_failure(error: MemoryError) -> ModelError {
             Ok(error) => *error,
             Err(error) => ModelError::unsupported(weights.to_string(), error.to_string()),
         },
+        MemoryError::Device(error) if !is_shortage(&error) => error.into(),
         other => ModelError::NoRoom {
             reason: other.to_string(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_missing_memory_is_reported_as_such() {
+        let full = || TensorError::DeviceFull {
+            device: "cuda:0".to_owned(),
+            wanted: 2,
+            free: 1,
+            capacity: 8,
+        };
+        let unread = || TensorError::Invalid {
+            op: "read",
+            reason: "the file has changed on disk".to_owned(),
+        };
+        let report = |error: TensorError| memory_failure(MemoryError::Device(error));
+        assert!(matches!(report(full()), NodeError::OutOfMemory { .. }));
+        assert!(matches!(
+            report(TensorError::Cancelled),
+            NodeError::Interrupted
+        ));
+        let said = report(unread());
+        assert!(!matches!(said, NodeError::OutOfMemory { .. }), "{said:?}");
+        assert!(format!("{said:?}").contains("changed on disk"), "{said:?}");
+        let inside = |error: TensorError| model_failure(MemoryError::Device(error));
+        assert!(matches!(inside(full()), ModelError::NoRoom { .. }));
+        assert!(matches!(inside(unread()), ModelError::Tensor(_)));
     }
 }

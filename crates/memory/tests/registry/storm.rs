@@ -238,7 +238,38 @@ fn a_copy_that_fails_leaves_nothing_behind() {
     assert!(error.to_string().contains("injected"), "{error}");
     bench.registry.prompt_ended("p");
     assert_eq!(bench.devices[0].used(), 0);
+    // Half of it may have been read: it is in main memory neither.
+    assert_eq!(bench.host.load(SeqCst), 0);
+    let released = bench.events(0, "model.released");
+    assert_eq!(released.len(), 1, "{released:?}");
     bench.check();
     bench.run("q", || bench.touch("q", &[&u]));
     assert_eq!(bench.devices[0].used(), 4 * GIB);
+    assert_eq!(u.reads(), 2);
+}
+
+/// Of a variant with patches only its own weights were read then: those that it shares stay where they are.
+#[test]
+fn a_copy_of_a_variant_that_fails_leaves_the_shared_weights() {
+    let bench = Bench::new(&[24 * GIB]);
+    let u = bench.load(&who("p", "u"), "u", &even(4, GIB), &Told::default());
+    bench.run("p", || bench.touch("p", &[&u]));
+    let patched = bench.patch(&u, 2);
+    *patched.fake.while_copying.lock().unwrap() = Some(Box::new(|| Err(TensorError::Cancelled)));
+    bench.registry.prompt_started("q");
+    let failed = bench
+        .registry
+        .lease(&who("q", "sampler"), &[&patched.handle], Need::default());
+    assert!(failed.is_err());
+    bench.registry.prompt_ended("q");
+    bench.check();
+    assert!(
+        bench
+            .events(0, "model.released")
+            .iter()
+            .all(|event| event.bytes_after == Some(4 * GIB))
+    );
+    bench.run("r", || bench.touch("r", &[&u, &patched]));
+    assert_eq!((u.reads(), patched.reads()), (1, 2));
+    bench.check();
 }

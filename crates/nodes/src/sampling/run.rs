@@ -74,6 +74,7 @@ pub fn failure(error: ModelError) -> NodeError {
 
 fn tensor_failure(error: TensorError) -> NodeError {
     match error {
+        TensorError::Cancelled => NodeError::Interrupted,
         TensorError::NoMemory { .. }
         | TensorError::TooLarge { .. }
         | TensorError::DeviceFull { .. } => NodeError::OutOfMemory {
