@@ -37,28 +37,25 @@ pub(crate) fn compress(
 ) -> Result<Vec<u8>, EncodeError> {
     let stride = picture.width as usize * picture.pixels.channels();
     let rows = (BAND / (stride + 1)).max(1);
-    let count = (picture.height as usize).div_ceil(rows);
-    let bands: Result<Vec<Vec<u8>>, EncodeError> = (0..count)
-        .into_par_iter()
-        .map(|band| filter(picture, level, band * rows..((band + 1) * rows), wanted))
-        .collect();
-    let bands = bands?;
+    let band = rows * (stride + 1);
+    let mut filtered = vec![0; (stride + 1) * picture.height as usize];
+    in_bands(
+        filtered.chunks_mut(band).enumerate().collect(),
+        |(at, out)| filter(picture, level, at * rows, out, wanted),
+    )?;
     if level == LEVEL_PREVIEW {
         // A compressor made for filtered pictures: several times faster than level 1 of the general one.
-        return Ok(fdeflate::compress_to_vec(&bands.concat()));
+        return Ok(fdeflate::compress_to_vec(&filtered));
     }
     let level = level.min(9);
-    let parts: Result<Vec<(Vec<u8>, Checksum)>, EncodeError> = bands
-        .par_iter()
-        .enumerate()
-        .map(|(at, band)| {
-            let before = at.checked_sub(1).map_or(&[][..], |before| &bands[before]);
-            let dictionary = &before[before.len().saturating_sub(WINDOW)..];
-            let part = deflate(band, dictionary, at + 1 == bands.len(), level, wanted)?;
-            Ok((part, Checksum::of(band)))
-        })
-        .collect();
-    let parts = parts?;
+    let starts: Vec<usize> = (0..filtered.len()).step_by(band).collect();
+    let parts = in_bands(starts, |start| {
+        let end = (start + band).min(filtered.len());
+        let dictionary = &filtered[start.saturating_sub(WINDOW)..start];
+        let rows = &filtered[start..end];
+        let part = deflate(rows, dictionary, end == filtered.len(), level, wanted)?;
+        Ok((part, Checksum::of(rows)))
+    })?;
     let size: usize = parts.iter().map(|(part, _)| part.len()).sum();
     let mut out = Vec::with_capacity(size + 6);
     // A window of 32 KiB; the second byte is a check of both.
@@ -70,6 +67,21 @@ pub(crate) fn compress(
     }
     out.extend(sum.value().to_be_bytes());
     Ok(out)
+}
+
+/// Does something with every band: by all threads, or here where there is but one, so that small previews wait for nobody.
+fn in_bands<T: Send, R: Send>(
+    mut bands: Vec<T>,
+    work: impl Fn(T) -> Result<R, EncodeError> + Sync,
+) -> Result<Vec<R>, EncodeError> {
+    match bands.pop() {
+        Some(only) if bands.is_empty() => Ok(vec![work(only)?]),
+        Some(last) => {
+            bands.push(last);
+            bands.into_par_iter().map(&work).collect()
+        }
+        None => Ok(Vec::new()),
+    }
 }
 
 /// One band, ending at a whole byte so that the next can follow.
@@ -165,42 +177,40 @@ impl Checksum {
     }
 }
 
-/// Filters rows: at level 0 not at all, at the preview level with one cheap filter, otherwise with the one of five whose bytes,
-/// read as signed, have the smallest sum.
+/// Filters the rows that `out` has room for, from one on: at level 0 not at all, at the preview level with one cheap filter,
+/// otherwise with the one of five whose bytes, read as signed, have the smallest sum.
 fn filter(
     picture: &Picture,
     level: u8,
-    rows: std::ops::Range<usize>,
+    first_row: usize,
+    out: &mut [u8],
     wanted: Wanted<'_>,
-) -> Result<Vec<u8>, EncodeError> {
+) -> Result<(), EncodeError> {
     let bpp = picture.pixels.channels();
     let stride = picture.width as usize * bpp;
-    let rows = rows.start..rows.end.min(picture.height as usize);
     let zero = vec![0; stride];
-    let mut out = Vec::with_capacity((stride + 1) * rows.len());
-    let mut best = vec![0; stride];
     let mut trial = vec![0; stride];
-    let mut above = match rows.start.checked_sub(1) {
-        Some(before) => &picture.data[before * stride..rows.start * stride],
+    let mut above = match first_row.checked_sub(1) {
+        Some(before) => &picture.data[before * stride..first_row * stride],
         None => &zero[..],
     };
-    for row in picture.data[rows.start * stride..rows.end * stride].chunks_exact(stride) {
+    let rows = picture.data[first_row * stride..].chunks_exact(stride);
+    for (out, row) in out.chunks_exact_mut(stride + 1).zip(rows) {
         if !wanted() {
             return Err(EncodeError::Stopped);
         }
+        let (kind, best) = out.split_at_mut(1);
         match level {
-            0 => {
-                out.push(0);
-                out.extend(row);
-            }
+            0 => best.copy_from_slice(row),
             LEVEL_PREVIEW => {
-                out.push(2);
-                out.extend(row.iter().zip(above).map(|(x, b)| x.wrapping_sub(*b)));
+                kind[0] = 2;
+                for ((out, x), b) in best.iter_mut().zip(row).zip(above) {
+                    *out = x.wrapping_sub(*b);
+                }
             }
             _ => {
-                let mut kind = 0;
                 best.copy_from_slice(row);
-                let mut least = cost(&best);
+                let mut least = cost(best);
                 for k in 1..=4 {
                     if least == 0 {
                         break;
@@ -208,17 +218,15 @@ fn filter(
                     apply(k, row, above, bpp, &mut trial);
                     let c = cost(&trial);
                     if c < least {
-                        (least, kind) = (c, k);
-                        std::mem::swap(&mut best, &mut trial);
+                        (least, kind[0]) = (c, k);
+                        best.copy_from_slice(&trial);
                     }
                 }
-                out.push(kind);
-                out.extend(&best);
             }
         }
         above = row;
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Writes filter `kind` of `row` to `out`. Pixels before the row count as 0.
@@ -313,7 +321,8 @@ mod tests {
             let mut plain = Vec::new();
             let mut decoder = flate2::read::ZlibDecoder::new(&many[..]);
             std::io::copy(&mut decoder, &mut plain).unwrap();
-            let filtered = filter(&picture, level, 0..height, &|| true).unwrap();
+            let mut filtered = vec![0; height * (3 * width + 1)];
+            filter(&picture, level, 0, &mut filtered, &|| true).unwrap();
             assert!(plain == filtered, "level {level}");
         }
         let stopped = compress(&picture, 4, &|| false);
