@@ -34,6 +34,7 @@ pub mod mime;
 pub mod naming;
 mod png_data;
 pub mod png_write;
+pub mod read_ahead;
 pub mod safetensors;
 pub mod upload;
 pub mod walk;

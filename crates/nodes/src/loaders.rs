@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fresco_files::Folders;
+use fresco_files::read_ahead::read_ahead;
 use fresco_graph::{Cx, NodeEntry, NodeError, entry};
 use fresco_memory::ContentKey;
 use fresco_tensor::weights::{Recast, shards_of, with_fp8_products};
-use fresco_tensor::{Dtype, WeightFile, open_weights};
+use fresco_tensor::{Dtype, WeightFile, available_memory, open_weights};
 
 pub(crate) use checkpoint::{
     CheckpointOptions, NETWORK_PARTS, TEXT_PARTS, diffusers_part, families, load_checkpoint,
@@ -142,6 +143,9 @@ impl WeightSource {
             return Ok(file);
         }
         let file = open_weights(&self.path)?;
+        // The prompt will be encoded first, or another model is used before this one.
+        let most = available_memory().map_or(0, |free| free / 2);
+        read_ahead(&self.path, most);
         Ok(self.file.get_or_init(|| file))
     }
 
