@@ -18,6 +18,9 @@ use crate::read_buffer;
 /// From so many bytes on, two threads read.
 const TWO_READERS: usize = 2 << 20;
 
+/// What each thread reads at a time where all of them do.
+const READ_PART: usize = 512 << 10;
+
 /// An open file that any thread may read anywhere.
 #[derive(Debug)]
 pub(crate) struct PositionedFile {
@@ -174,9 +177,9 @@ impl FilePart {
     /// Fills `out` with what begins at a place of it, by all threads.
     pub(crate) fn read_into(&self, from: usize, out: &mut [u8]) -> Result<()> {
         let start = self.start + from as u64;
-        let pieces = out.par_chunks_mut(TWO_READERS).enumerate();
+        let pieces = out.par_chunks_mut(READ_PART).enumerate();
         let read = pieces.try_for_each(|(at, piece)| {
-            let start = start + (at * TWO_READERS) as u64;
+            let start = start + (at * READ_PART) as u64;
             self.file.read_exact_at(piece, start)
         });
         let read = read.and_then(|()| self.file.check_unchanged());

@@ -258,6 +258,20 @@ impl Stored {
         Self::later(self.dtype, shape, part).ok()
     }
 
+    /// Some elements of each run of so many, under another shape, which stay in the file. None where they were read already, or
+    /// cannot be told apart there.
+    pub(crate) fn unread_planes(
+        &self,
+        run: usize,
+        elements: std::ops::Range<usize>,
+        shape: impl Into<Vec<usize>>,
+    ) -> Option<Self> {
+        let unread = self.in_file().filter(|_| !self.dtype.is_block())?;
+        let size = self.dtype.size();
+        let part = unread.planes(run * size, elements.start * size, elements.len() * size)?;
+        Self::later(self.dtype, shape, part).ok()
+    }
+
     /// Values under each other, which stay in their files. None where one was read already, or their rows differ.
     pub fn unread_joined(parts: &[Self]) -> Option<Self> {
         let first = parts.first()?;

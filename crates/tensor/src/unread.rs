@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::buffer::Buffer;
+use rayon::prelude::*;
+
 use crate::error::{Result, TensorError};
 use crate::positioned::FilePart;
+use crate::read_buffer;
 
 /// Makes what stands behind the rows of a value, from small tensors of the file.
 pub(crate) type MakeRowEnds = Arc<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
@@ -16,7 +18,33 @@ pub(crate) type MakeRowEnds = Arc<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
 pub(crate) struct Unread {
     pieces: Vec<FilePart>,
     ends: Option<RowEnds>,
+    planes: Option<Planes>,
 }
+
+/// Parts of runs of equal size: `len` bytes from `from` on, of every `run` bytes.
+#[derive(Clone, Copy, Debug)]
+struct Planes {
+    run: usize,
+    from: usize,
+    len: usize,
+}
+
+impl Planes {
+    fn cut(self, all: &[u8], out: &mut [u8]) {
+        let runs = RUNS.div_ceil(self.run).max(1);
+        let parts = out.par_chunks_mut(runs * self.len);
+        let parts = parts.zip(all.par_chunks(runs * self.run));
+        parts.for_each(|(out, all)| {
+            let runs = all.chunks_exact(self.run);
+            for (out, run) in out.chunks_exact_mut(self.len).zip(runs) {
+                out.copy_from_slice(&run[self.from..self.from + self.len]);
+            }
+        });
+    }
+}
+
+/// Bytes that a thread cuts at a time.
+const RUNS: usize = 1 << 20;
 
 /// What stands behind each row of a value, such as its scale.
 #[derive(Clone)]
@@ -44,6 +72,7 @@ impl From<FilePart> for Unread {
         Self {
             pieces: vec![part],
             ends: None,
+            planes: None,
         }
     }
 }
@@ -61,18 +90,38 @@ impl Unread {
             rows,
             make,
         };
-        let whole = rows.checked_mul(codes)? == self.len() && self.ends.is_none();
+        let whole = rows.checked_mul(codes)? == self.len() && !self.is_made();
         whole.then(|| Self {
             pieces: self.pieces.clone(),
             ends: (end > 0).then_some(ends),
+            planes: None,
         })
+    }
+
+    /// So many bytes from a place on, of every `run` bytes. None where it is not made of such runs.
+    pub(crate) fn planes(&self, run: usize, from: usize, len: usize) -> Option<Self> {
+        let fits = run > 0 && len > 0 && from.checked_add(len)? <= run;
+        let whole = fits && !self.is_made() && self.in_file().is_multiple_of(run);
+        whole.then(|| Self {
+            pieces: self.pieces.clone(),
+            ends: None,
+            planes: Some(Planes { run, from, len }),
+        })
+    }
+
+    /// Whether it is not as it stands in the file.
+    fn is_made(&self) -> bool {
+        self.ends.is_some() || self.planes.is_some()
     }
 
     /// Values under each other. None where their rows differ.
     pub(crate) fn joined(parts: &[&Self]) -> Option<Self> {
         let size = |one: &Self| one.ends.as_ref().map(|ends| (ends.codes, ends.end));
         let first = size(parts.first()?);
-        if parts.iter().any(|part| size(part) != first) {
+        if parts
+            .iter()
+            .any(|part| size(part) != first || part.planes.is_some())
+        {
             return None;
         }
         let pieces = parts.iter().flat_map(|part| part.pieces.iter().cloned());
@@ -94,13 +143,18 @@ impl Unread {
         Some(Self {
             pieces: pieces.collect(),
             ends,
+            planes: None,
         })
     }
 
     /// Some of the rows, of which there are `rows` in all. None where there are not as many.
     pub(crate) fn rows(&self, rows: usize, start: usize, count: usize) -> Option<Self> {
-        let in_pieces = self.code_len();
-        if rows == 0 || !in_pieces.is_multiple_of(rows) || start.checked_add(count)? > rows {
+        let in_pieces = self.in_file();
+        if self.planes.is_some()
+            || rows == 0
+            || !in_pieces.is_multiple_of(rows)
+            || start.checked_add(count)? > rows
+        {
             return None;
         }
         let row = in_pieces / rows;
@@ -127,6 +181,7 @@ impl Unread {
         Some(Self {
             pieces: self.range(start * row, count * row)?,
             ends,
+            planes: None,
         })
     }
 
@@ -149,18 +204,26 @@ impl Unread {
     }
 
     /// Bytes that the file has.
-    fn code_len(&self) -> usize {
+    fn in_file(&self) -> usize {
         self.pieces.iter().map(FilePart::len).sum()
     }
 
     /// All bytes of the value.
     pub(crate) fn len(&self) -> usize {
+        if let Some(planes) = self.planes {
+            return self.in_file() / planes.run * planes.len;
+        }
         let ends = self.ends.as_ref().map_or(0, |ends| ends.rows * ends.end);
-        self.code_len() + ends
+        self.in_file() + ends
     }
 
-    /// The pieces in the file, in order.
-    pub(crate) fn pieces(&self) -> &[FilePart] {
+    /// The pieces in the file, in order. None where they are not all of the value.
+    pub(crate) fn plain(&self) -> Option<&[FilePart]> {
+        (!self.is_made()).then_some(&self.pieces[..])
+    }
+
+    /// The pieces of the codes of rows, in order.
+    pub(crate) fn codes(&self) -> &[FilePart] {
         &self.pieces
     }
 
@@ -176,29 +239,36 @@ impl Unread {
 
     /// All of it, in main memory.
     pub(crate) fn read(&self) -> Result<Vec<u8>> {
-        if let ([piece], None) = (&self.pieces[..], &self.ends) {
+        if let ([piece], false) = (&self.pieces[..], self.is_made()) {
             return piece.read();
         }
-        let mut codes = Buffer::filled(self.code_len(), 0_u8)?;
+        let _claim = crate::room::claim((self.in_file() + self.len()) as u64)?;
+        let mut codes = read_buffer::take(self.in_file());
         let mut at = 0;
         for piece in &self.pieces {
             piece.read_into(0, &mut codes[at..at + piece.len()])?;
             at += piece.len();
         }
-        let Some(ends) = &self.ends else {
-            return Ok(codes.into_vec());
-        };
-        let made = ends.bytes()?;
-        let mut all = Buffer::filled(self.len(), 0_u8)?;
-        let rows = codes
-            .chunks_exact(ends.codes)
-            .zip(made.chunks_exact(ends.end));
-        let size = ends.codes + ends.end;
-        for (to, (code, end)) in all.chunks_exact_mut(size).zip(rows) {
-            to[..ends.codes].copy_from_slice(code);
-            to[ends.codes..].copy_from_slice(end);
+        if !self.is_made() {
+            return Ok(codes);
         }
-        Ok(all.into_vec())
+        let mut all = read_buffer::take(self.len());
+        if let Some(planes) = self.planes {
+            planes.cut(&codes, &mut all);
+        }
+        if let Some(ends) = &self.ends {
+            let made = ends.bytes()?;
+            let rows = codes
+                .chunks_exact(ends.codes)
+                .zip(made.chunks_exact(ends.end));
+            let size = ends.codes + ends.end;
+            for (to, (code, end)) in all.chunks_exact_mut(size).zip(rows) {
+                to[..ends.codes].copy_from_slice(code);
+                to[ends.codes..].copy_from_slice(end);
+            }
+        }
+        read_buffer::give(codes);
+        Ok(all)
     }
 }
 

@@ -868,6 +868,7 @@ impl WeightStore {
     pub fn finish_moves(&self) -> Result<(), TensorError> {
         let layers: Vec<Layer> = self.lock().values().filter_map(Built::layer).collect();
         for layer in &layers {
+            fresco_tensor::cancel::check()?;
             layer.slot().finish_move()?;
         }
         // What was to be read when its place is known, and has its place in main memory.

@@ -13,10 +13,10 @@ use crate::lock::lock;
 use crate::positioned::FilePart;
 
 /// Bytes of a piece, and how many there are.
-const PIECE: usize = 16 << 20;
-const PIECES: usize = 4;
+const PIECE: usize = 32 << 20;
+const PIECES: usize = 3;
 /// What each thread copies at a time.
-const PART: usize = 1 << 20;
+const PART: usize = 512 << 10;
 
 /// Where bytes come from.
 #[derive(Clone, Copy)]
@@ -108,6 +108,7 @@ impl CudaDevice {
         let mut pieces = lock(&self.staging.0);
         let mut at = 0;
         while at < from.len() {
+            crate::cancel::check()?;
             let len = PIECE.min(from.len() - at);
             let piece = pieces.take(self)?;
             let bytes = &mut piece.memory.bytes_mut()[..len];

@@ -12,8 +12,9 @@ use crate::error::Result;
 use crate::formats::{RowFormat, RowKind};
 use crate::lock::lock;
 use crate::narrow::{GROUP, Narrow};
+use crate::positioned::FilePart;
+use crate::read_buffer;
 use crate::stored::Stored;
-use crate::unread::Unread;
 
 /// Sizes of a matrix, or of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -503,17 +504,23 @@ fn bring(device: &Arc<CudaDevice>, to: u64, stored: &Stored) -> Result<()> {
     if stored.byte_len() < LARGE || stored.is_pinned() {
         return device.upload(to, stored.bytes());
     }
-    match stored.in_file() {
-        Some(unread) if unread.end_sizes().is_none() => bring_pieces(device, to, unread),
-        // Codes and ends that kernels read together come together in main memory.
-        _ => device.bring(to, Origin::Memory(stored.bytes())),
+    let Some(unread) = stored.in_file() else {
+        return device.bring(to, Origin::Memory(stored.bytes()));
+    };
+    if let Some(pieces) = unread.plain() {
+        return bring_pieces(device, to, pieces);
     }
+    // Codes and ends that kernels read together come together in main memory, and so do planes of kernels.
+    let bytes = unread.read()?;
+    device.bring(to, Origin::Memory(&bytes))?;
+    read_buffer::give(bytes);
+    Ok(())
 }
 
 /// Copies what a file has of a value to an address.
-fn bring_pieces(device: &Arc<CudaDevice>, to: u64, unread: &Unread) -> Result<()> {
+fn bring_pieces(device: &Arc<CudaDevice>, to: u64, pieces: &[FilePart]) -> Result<()> {
     let mut at = to;
-    for piece in unread.pieces() {
+    for piece in pieces {
         device.bring(at, Origin::File(piece))?;
         at += piece.len() as u64;
     }
@@ -537,7 +544,7 @@ fn bring_apart(
         return Ok(false);
     }
     steps::copied();
-    bring_pieces(device, to, unread)?;
+    bring_pieces(device, to, unread.codes())?;
     let ends = unread.end_bytes()?;
     let behind = to + (unread.len() - ends.len()) as u64;
     device.upload(behind, &ends)?;

@@ -34,6 +34,13 @@ pub struct Conv3d {
 
 const OP: &str = "conv3d";
 
+/// For which rows and columns outputs are made: every `stride`-th, of frames with so many zeros around them.
+#[derive(Clone, Copy)]
+struct Places {
+    stride: usize,
+    zeros: (usize, usize),
+}
+
 impl Conv3d {
     /// `weight` is (out, in, time, height, width), the last two odd, or without the time, which is then one tap. In main
     /// memory.
@@ -171,7 +178,7 @@ impl Conv3d {
                 frames,
                 first,
                 (1, missing - first),
-                add.as_ref(),
+                (self.everywhere(), add.as_ref()),
                 shape,
             );
         }
@@ -292,7 +299,7 @@ impl Conv3d {
         }
         let here = self.slot.at(&x.device())?;
         if x.cuda().is_some() {
-            return self.on_cuda(&here, x, 0, (stride, 0), None, shape);
+            return self.on_cuda(&here, x, 0, (stride, 0), (self.everywhere(), None), shape);
         }
         let mut sum: Option<Tensor> = None;
         for tap in 0..self.kernel[0] {
@@ -301,6 +308,70 @@ impl Conv3d {
             sum = Some(self.tap(&here, tap, &frames, 0, shape, sum)?);
         }
         sum.ok_or_else(|| TensorError::invalid(OP, "a kernel without taps"))
+    }
+
+    /// Outputs only where the kernel lies inside of `x`, for every so many frames, and rows and columns, plus `add`. For frames that
+    /// bring what they want to be seen around them.
+    pub fn inside(
+        &self,
+        x: &Tensor,
+        (frames, cells): (usize, usize),
+        add: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        let [t, h, w, _] = self.check(x)?;
+        if frames == 0 || cells == 0 {
+            return Err(TensorError::invalid(OP, "the stride is 0"));
+        }
+        let count = |size: usize, kernel: usize, stride: usize| match size.checked_sub(kernel) {
+            Some(rest) => rest / stride + 1,
+            None => 0,
+        };
+        let [time, kh, kw] = self.kernel;
+        let count_frames = count(t, time, frames);
+        let shape = [
+            count_frames,
+            count(h, kh, cells),
+            count(w, kw, cells),
+            self.out_channels(),
+        ];
+        if let Some(add) = add {
+            x.check_device(OP, add)?;
+            if add.shape() != shape {
+                return Err(TensorError::mismatch(OP, &shape, add.shape()));
+            }
+        }
+        if shape.contains(&0) {
+            return Tensor::zeros_on(&x.device(), shape);
+        }
+        let here = self.slot.at(&x.device())?;
+        let places = Places {
+            stride: cells,
+            zeros: (0, 0),
+        };
+        if x.cuda().is_some() {
+            return self.on_cuda(&here, x, 0, (frames, 0), (places, add), shape);
+        }
+        let mut sum = add.cloned();
+        for tap in 0..time {
+            let chosen: Vec<usize> = (0..count_frames).map(|i| i * frames + tap).collect();
+            let seen = if frames == 1 {
+                None
+            } else {
+                Some(x.index_select(0, &chosen)?)
+            };
+            let (seen, from) = seen.as_ref().map_or((x, tap), |seen| (seen, 0));
+            sum = Some(self.tap_at(&here, tap, (seen, from), places, shape, sum)?);
+        }
+        sum.ok_or_else(|| TensorError::invalid(OP, "a kernel without taps"))
+    }
+
+    /// Outputs where the frames have cells, with zeros around them.
+    fn everywhere(&self) -> Places {
+        let [_, kh, kw] = self.kernel;
+        Places {
+            stride: 1,
+            zeros: (kh / 2, kw / 2),
+        }
     }
 
     /// The frames' sizes, if the layer can see them.
@@ -325,7 +396,7 @@ impl Conv3d {
         frames: &Tensor,
         first: usize,
         (stride, zeros): (usize, usize),
-        add: Option<&Tensor>,
+        (places, add): (Places, Option<&Tensor>),
         shape: [usize; 4],
     ) -> Result<Tensor> {
         let [count, h, w, channels] = frames.dims4()?;
@@ -338,10 +409,10 @@ impl Conv3d {
             out: [shape[0], shape[1], shape[2]],
             kernel: [time - first, kh, kw],
             time_stride: stride,
-            stride: 1,
+            stride: places.stride,
             time_before: zeros as i32,
-            above: kh / 2,
-            left: kw / 2,
+            above: places.zeros.0,
+            left: places.zeros.1,
         };
         let taps: Vec<&CudaValue> = (first..time)
             .map(|tap| here.cuda(tap))
@@ -387,7 +458,21 @@ impl Conv3d {
         shape: [usize; 4],
         sum: Option<Tensor>,
     ) -> Result<Tensor> {
-        let [count, h, w, _] = shape;
+        self.tap_at(here, tap, (frames, from), self.everywhere(), shape, sum)
+    }
+
+    /// The same for outputs at other places.
+    fn tap_at(
+        &self,
+        here: &Contents,
+        tap: usize,
+        (frames, from): (&Tensor, usize),
+        places: Places,
+        shape: [usize; 4],
+        sum: Option<Tensor>,
+    ) -> Result<Tensor> {
+        let [_, h, w, _] = frames.dims4()?;
+        let count = shape[0];
         let [_, kh, kw] = self.kernel;
         let frame = h * w * self.in_channels();
         match frames.device() {
@@ -404,9 +489,9 @@ impl Conv3d {
                     channels: self.in_channels(),
                     enlarged: (h, w),
                     kernel: (kh, kw),
-                    stride: 1,
-                    before: (kh / 2, kw / 2),
-                    behind: (kh / 2, kw / 2),
+                    stride: places.stride,
+                    before: places.zeros,
+                    behind: places.zeros,
                 };
                 if let Some(mut sum) = sum {
                     product::conv_onto(weight, &picture, &shape, bias, sum.values_mut()?)?;
@@ -464,7 +549,13 @@ fn taps(weight: &Stored, [time, height, width]: [usize; 3]) -> Result<Vec<Stored
     if time == 1 {
         return Ok(vec![whole.reshape(shape)?]);
     }
-    let plane = height * width * whole.dtype().size();
+    let cells = height * width;
+    let unread = (0..time)
+        .map(|tap| whole.unread_planes(time * cells, tap * cells..(tap + 1) * cells, shape));
+    if let Some(taps) = unread.collect() {
+        return Ok(taps);
+    }
+    let plane = cells * whole.dtype().size();
     let _claim = crate::room::claim(whole.bytes().len() as u64)?;
     (0..time)
         .map(|tap| {

@@ -300,7 +300,7 @@ mod tests {
         assert_eq!((later.byte_len(), later.len()), (8400, 2100));
         let shared = later.clone();
         let mut part = vec![0; 100];
-        let piece = &shared.in_file().unwrap().pieces()[0];
+        let piece = &shared.in_file().unwrap().codes()[0];
         piece.read_into(40, &mut part).unwrap();
         assert_eq!(later, file.read("a").unwrap());
         assert_eq!(part, later.bytes()[40..140]);
@@ -310,10 +310,38 @@ mod tests {
         std::fs::write(&path, b"something else").unwrap();
         let error = late.settle().unwrap_err().to_string();
         assert!(error.contains("changed on disk"), "{error}");
-        let part = late.in_file().unwrap().pieces()[0].read_into(0, &mut [0; 64]);
+        let part = late.in_file().unwrap().codes()[0].read_into(0, &mut [0; 64]);
         assert!(part.unwrap_err().to_string().contains("changed on disk"));
         // What was read before is there.
         assert_eq!(later.to_f32().unwrap(), a);
+    }
+
+    #[test]
+    fn planes_of_a_tensor_that_is_read_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        // More than one thread's share: 2.4 MB.
+        let a = Tensor::from_fn([300, 111, 3, 2, 3], |i| i as f32).unwrap();
+        crate::safetensors::write(&path, &[("a", &a)], &[]).unwrap();
+        let file = open_weights(&path).unwrap();
+        let whole = file.later("a").unwrap();
+        for tap in 0..3 {
+            let elements = tap * 6..(tap + 1) * 6;
+            let shape = [300, 111, 2, 3];
+            let plane = whole.unread_planes(18, elements, shape).unwrap();
+            assert!(
+                plane
+                    .in_file()
+                    .is_some_and(|unread| unread.plain().is_none())
+            );
+            assert_eq!(plane.byte_len(), a.len() / 3 * 4);
+            let wanted = a.narrow(2, tap, 1).unwrap().reshape(shape).unwrap();
+            assert_eq!(plane.to_f32().unwrap(), wanted, "{tap}");
+            assert!(plane.unread_rows(0, 1).is_none());
+        }
+        for (run, elements) in [(0, 0..1), (18, 17..19), (18, 3..3), (7, 0..1)] {
+            assert!(whole.unread_planes(run, elements, [1]).is_none());
+        }
     }
 
     #[test]
