@@ -4,6 +4,7 @@ use crate::buffer::Buffer;
 use crate::cancel::Cancel;
 use crate::cpu::isa::isa;
 use crate::cpu::math_transpose::transpose_all;
+use crate::cpu::walk::{Walk, gathered};
 use crate::cuda::CudaBuffer;
 use crate::cuda::ops::arrange as on_gpu;
 use crate::device::Device;
@@ -71,10 +72,6 @@ fn gather(
         }
         Device::Cpu | Device::Sim(_) => (from.room_for(&kept)?, from.values()),
     };
-    let mut out = reserve(&kept)?;
-    if element_count(&kept)? == 0 {
-        return Ok(Tensor::kept(kept, room, out));
-    }
     // Merge neighbours that step together, so that the inner loops are long.
     let mut dims: Vec<(usize, isize)> = Vec::with_capacity(walk.len());
     for (&size, &stride) in walk.iter().zip(walk_strides).filter(|(s, _)| **s != 1) {
@@ -83,26 +80,15 @@ fn gather(
             _ => dims.push((size, stride)),
         }
     }
-    let (inner, inner_stride) = dims.pop().unwrap_or((1, 1));
-    let (rows, row_stride) = dims.pop().unwrap_or((1, 0));
+    let inner = dims.pop().unwrap_or((1, 1));
     let (sizes, steps): (Vec<_>, Vec<_>) = dims.into_iter().unzip();
-    let cancel = Cancel::current();
-    for start in Offsets::new(&sizes, &steps, base) {
-        cancel.check()?;
-        for row in 0..rows as isize {
-            // Rows may be as short as one number, or as long as a picture.
-            if inner > 0xfff || row & 0xfff == 0xfff {
-                cancel.check()?;
-            }
-            let first = start + row * row_stride;
-            if inner_stride == 1 {
-                let first = first as usize;
-                out.extend_from_slice(&data[first..first + inner]);
-            } else {
-                out.extend((0..inner as isize).map(|i| data[(first + i * inner_stride) as usize]));
-            }
-        }
-    }
+    let walk = Walk {
+        sizes: &sizes,
+        strides: &steps,
+        base,
+        inner,
+    };
+    let out = gathered(data, &walk, &kept)?;
     Ok(Tensor::kept(kept, room, out))
 }
 
@@ -381,6 +367,22 @@ impl Tensor {
         gather(self, &walk, &steps, 0, shape)
     }
 
+    /// The last dimension, with an element for each distance from `1 - n` to `n - 1`, as matrices of `n` rows and columns: row `i`
+    /// and column `j` have the element for `j - i`.
+    pub fn by_distance(&self, n: usize) -> Result<Self> {
+        let Some((&distances, outer)) = self.shape().split_last() else {
+            return Err(TensorError::rank("by_distance", "at least 1", self.shape()));
+        };
+        if n == 0 || n.checked_mul(2).is_none_or(|twice| twice - 1 != distances) {
+            return Err(TensorError::mismatch("by_distance", self.shape(), &[n, n]));
+        }
+        let shape = [outer, &[n, n]].concat();
+        let mut steps = strides(self.shape());
+        steps.pop();
+        steps.extend([-1, 1]);
+        gather(self, &shape, &steps, n as isize - 1, shape.clone())
+    }
+
     /// Picks entries of a dimension in the given order; an index may occur more than once.
     pub fn index_select(&self, dim: usize, indices: &[usize]) -> Result<Self> {
         self.check_dim("index_select", dim)?;
@@ -535,6 +537,20 @@ mod tests {
     fn check(t: Result<Tensor>, shape: &[usize], data: &[f32]) {
         let t = t.unwrap();
         assert_eq!((t.shape(), t.data()), (shape, data));
+    }
+
+    #[test]
+    fn matrices_by_distance() {
+        let x = Tensor::from_vec([2, 5], (0..10).map(|i| i as f32).collect()).unwrap();
+        let found = x.by_distance(3).unwrap();
+        assert_eq!(found.shape(), [2, 3, 3]);
+        let first = [2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 0.0, 1.0, 2.0];
+        assert_eq!(found.data()[..9], first);
+        assert_eq!(found.data()[9..], first.map(|v| v + 5.0));
+        for n in [0, 2, 4, usize::MAX] {
+            assert!(x.by_distance(n).is_err(), "{n}");
+        }
+        assert!(Tensor::scalar(1.0).by_distance(1).is_err());
     }
 
     #[test]

@@ -190,7 +190,8 @@ impl Device {
         match self {
             Self::Cuda(handle) => match handle.format {
                 Format::F32 => value,
-                Format::F16 => half::f16::from_f32(value).to_f32(),
+                // As elements are kept: what is too large becomes the largest.
+                Format::F16 => half::f16::from_f32(value.clamp(-65_504.0, 65_504.0)).to_f32(),
                 Format::Bf16 => half::bf16::from_f32(value).to_f32(),
             },
             Self::Cpu | Self::Sim(_) => value,

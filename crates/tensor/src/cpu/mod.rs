@@ -28,6 +28,7 @@ pub mod peak;
 pub(crate) mod picture;
 mod plan;
 pub(crate) mod product;
+pub(crate) mod walk;
 
 #[cfg(test)]
 mod attention_tests;

@@ -449,8 +449,17 @@ impl WeightSlot {
             Some(memory)
         };
         let mut found = Buffer::filled(bytes, 0)?;
-        for (row, out) in rows.zip(found.chunks_exact_mut(row_bytes.max(1))) {
-            home.part(0, row * row_bytes, out)?;
+        let mut rows = rows.peekable();
+        let mut at = 0;
+        while let Some(first) = rows.next() {
+            // Rows that follow each other come at once: each copy from a GPU is waited for.
+            let mut count = 1;
+            while rows.next_if_eq(&(first + count)).is_some() {
+                count += 1;
+            }
+            let len = count * row_bytes;
+            home.part(0, first * row_bytes, &mut found[at..at + len])?;
+            at += len;
         }
         Ok((found, memory))
     }

@@ -43,6 +43,20 @@ fn permutations() {
 }
 
 #[test]
+fn matrices_by_distance() {
+    let (mut checks, mut random) = (Checks::default(), Random::new(14));
+    for n in [1, 2, 7, 64, 77] {
+        let x = [random.tensor(&[3, 2 * n - 1])];
+        let case = format!("{n} rows and columns");
+        checks.run_within(&case, 0.0, &x, |t| t[0].by_distance(n));
+        let x = [random.tensor(&[2 * n - 1, 5])];
+        let case = format!("{n} rows and columns, from columns");
+        checks.run_within(&case, 0.0, &x, |t| t[0].transpose(0, 1)?.by_distance(n));
+    }
+    checks.finish();
+}
+
+#[test]
 fn cuts_and_joins() {
     let (mut checks, mut random) = (Checks::default(), Random::new(12));
     for shape in [&[6, 10, 24][..], &[6, 10, 7], &[6, 9, 1], &[5, 8, 64, 3]] {
