@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, Embedding, Linear, Mask, RmsNorm, attention};
-use fresco_tensor::{Buffer, Device, Tensor};
+use fresco_tensor::{Device, Tensor};
 
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
@@ -91,7 +91,7 @@ impl T5Config {
 
     /// The row of the table for a distance from query to key: half of the rows for each direction, small distances by
     /// themselves, larger ones together by their logarithm.
-    fn bucket(&self, distance: i64) -> u32 {
+    fn bucket(&self, distance: i64) -> usize {
         let half = self.buckets / 2;
         let exact = half / 2;
         let side = if distance > 0 { half } else { 0 };
@@ -103,7 +103,7 @@ impl T5Config {
             let ratio = (away as f32 / exact as f32).ln() / (FAR / exact as f64).ln() as f32;
             exact + (ratio * (half - exact) as f32) as usize
         };
-        (side + within.min(half - 1)) as u32
+        side + within.min(half - 1)
     }
 }
 
@@ -147,8 +147,8 @@ impl Block {
     }
 
     /// `(b, n, c)` to the same; `bias` is added to the scores.
-    fn forward(&self, x: Tensor, heads: usize, bias: &Tensor) -> Result<Tensor> {
-        let h = self.norm1.forward(&x)?;
+    fn forward(&self, x: Tensor, heads: usize, bias: &Tensor, on: &Devices) -> Result<Tensor> {
+        let h = self.norm1.forward(&x)?.to(&on.products)?;
         let (q, k, v) = (
             self.q.forward(&h)?,
             self.k.forward(&h)?,
@@ -157,23 +157,52 @@ impl Block {
         drop(h);
         let h = attention(&q, &k, &v, heads, Mask::Add(bias), Some(1.0))?;
         drop((q, k, v));
-        let x = self.o.forward_with(&h, plus(&x))?;
-        let h = self.norm2.forward(&x)?;
+        let x = on.added(&self.o, &h, x)?;
+        let h = self.norm2.forward(&x)?.to(&on.products)?;
         let h = match &self.gate {
             Some(gate) => {
                 let gates = gate.forward_with(&h, then(Act::GeluTanh))?;
-                gates.mul(&self.up.forward(&h)?)?
+                let up = self.up.forward(&h)?;
+                gates.to(&on.wide)?.mul(&up.to(&on.wide)?)?
             }
-            None => self.up.forward_with(&h, then(Act::Relu))?,
+            None => self.up.forward_with(&h, then(Act::Relu))?.to(&on.wide)?,
         };
-        Ok(self.down.forward_with(&h, plus(&x))?)
+        on.added(&self.down, &h, x)
+    }
+}
+
+/// Formats in which a GPU computes; they are all the same on other devices.
+struct Devices {
+    /// What is carried from layer to layer grows too large for f16, and has too many digits for bf16.
+    sums: Device,
+    /// Matrices multiply in the format of the file.
+    products: Device,
+    /// What gates have let through is too large for f16 as well.
+    wide: Device,
+}
+
+impl Devices {
+    fn of(device: &Device) -> Self {
+        Self {
+            sums: device.exact(),
+            products: device.clone(),
+            wide: device.wide(),
+        }
+    }
+
+    /// A layer's output, and what went around it.
+    fn added(&self, layer: &Linear, h: &Tensor, x: Tensor) -> Result<Tensor> {
+        if h.has_format_of(&x) {
+            return Ok(layer.forward_with(h, plus(&x))?);
+        }
+        Ok(x.add(&layer.forward(h)?.to(&self.sums)?)?)
     }
 }
 
 /// The encoder of T5 and its relatives.
 pub struct T5 {
     config: T5Config,
-    device: Device,
+    on: Devices,
     shared: Arc<Embedding>,
     blocks: Vec<Block>,
     final_layer_norm: Arc<RmsNorm>,
@@ -194,43 +223,38 @@ impl T5 {
             shared: weights.embedding("shared", config.vocabulary, config.hidden)?,
             blocks: blocks.collect::<Result<_>>()?,
             final_layer_norm: encoder.rms_norm("final_layer_norm.weight", config.hidden, EPS)?,
-            // Its numbers grow too large for f16, and have too many digits for bf16.
-            device: weights.device().exact(),
+            on: Devices::of(&weights.device()),
             config: config.clone(),
         })
     }
 
     /// What is added to the scores: by distance, and against padding: (b or 1, heads, n, n) on the device.
-    fn bias(&self, table: &Embedding, n: usize, masks: Option<&[&[bool]]>) -> Result<Tensor> {
-        let heads = self.config.heads;
+    fn bias(&self, table: &Embedding, n: usize, padding: Option<&Tensor>) -> Result<Tensor> {
         // Row n - 1 + d is for distance d.
         let reach = n as i64 - 1;
-        let buckets: Vec<u32> = (-reach..=reach).map(|d| self.config.bucket(d)).collect();
-        let rows = table.lookup(&buckets)?;
-        let rows = rows.data();
-        let items = masks.map_or(1, <[&[bool]]>::len);
-        let mut bias = Buffer::with_room(items * heads * n * n)?;
-        for item in 0..items {
-            let seen = |key: usize| masks.is_none_or(|masks| masks[item][key]);
-            for head in 0..heads {
-                for query in 0..n {
-                    bias.extend((0..n).map(|key| {
-                        if seen(key) {
-                            rows[(n - 1 + key - query) * heads + head]
-                        } else {
-                            f32::MIN
-                        }
-                    }));
-                }
-            }
-        }
-        Ok(Tensor::from_buffer([items, heads, n, n], bias)?.to(&self.device)?)
+        let buckets: Vec<usize> = (-reach..=reach).map(|d| self.config.bucket(d)).collect();
+        let all: Vec<u32> = (0..self.config.buckets as u32).collect();
+        let rows = table.lookup_on(&all, &self.on.products)?;
+        let rows = rows.transpose(0, 1)?.index_select(1, &buckets)?;
+        let bias = rows.by_distance(n)?.unsqueeze(0)?;
+        Ok(match padding {
+            Some(padding) => bias.add(padding)?,
+            None => bias,
+        })
+    }
+
+    /// What keeps everybody from looking at padding: (b, 1, 1, n).
+    fn padding(&self, masks: &[&[bool]], n: usize) -> Result<Tensor> {
+        let hidden = |seen: &bool| if *seen { 0.0 } else { f32::MIN };
+        let values = masks.iter().flat_map(|mask| mask.iter().map(hidden));
+        let padding = Tensor::from_vec([masks.len(), 1, 1, n], values.collect())?;
+        Ok(padding.to(&self.on.products)?)
     }
 }
 
 impl RowNetwork for T5 {
     fn device(&self) -> &Device {
-        &self.device
+        &self.on.sums
     }
 
     fn layers(&self) -> usize {
@@ -242,26 +266,29 @@ impl RowNetwork for T5 {
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Tensor> {
-        Ok(self.shared.lookup_on(ids, &self.device)?)
+        Ok(self.shared.lookup_on(ids, &self.on.sums)?)
     }
 
     fn forward(&self, rows: &Rows<'_>, wanted: &[State]) -> Result<Vec<Tensor>> {
         let mut x = rows.embedded.clone();
         let [_, n, _] = x.dims3()?;
-        let masks = rows.masks.as_deref();
+        let padding = match rows.masks.as_deref() {
+            Some(masks) => Some(self.padding(masks, n)?),
+            None => None,
+        };
         let mut bias = None;
         let mut kept = KeptStates::new(wanted);
         let norm = |x: &Tensor| Ok(self.final_layer_norm.forward(x)?);
         kept.offer(0, &x, norm)?;
         for (i, block) in self.blocks.iter().enumerate().take(kept.depth()) {
             if let Some(table) = &block.bias {
-                bias = Some(self.bias(table, n, masks)?);
+                bias = Some(self.bias(table, n, padding.as_ref())?);
             }
             let Some(bias) = &bias else {
                 let reason = "the first layer has no table of distances";
                 return Err(ModelError::invalid("text encoder", reason));
             };
-            x = block.forward(x, self.config.heads, bias)?;
+            x = block.forward(x, self.config.heads, bias, &self.on)?;
             kept.offer(i + 1, &x, norm)?;
         }
         kept.finish()
@@ -285,7 +312,7 @@ mod tests {
             own_bias: false,
             gated: true,
         };
-        let found: Vec<u32> = [0, -1, 1, -7, -8, 8, -11, -12, -127, -128, -5000, 5000]
+        let found: Vec<usize> = [0, -1, 1, -7, -8, 8, -11, -12, -127, -128, -5000, 5000]
             .map(|d| config.bucket(d))
             .into();
         assert_eq!(found, [0, 1, 17, 7, 8, 24, 8, 9, 15, 15, 15, 31]);
