@@ -43,34 +43,38 @@ impl Carry {
         !self.later
     }
 
-    /// The frames with those that a convolution sees before them.
-    fn joined(&mut self, x: &Tensor) -> Result<Tensor> {
+    /// The frames with what a convolution sees before and around them: the two frames before, and the outermost cells again.
+    fn framed(&mut self, x: &Tensor) -> Result<Tensor> {
         let place = self.at;
         self.at += 1;
         if self.kept.len() <= place {
             self.kept.resize(place + 1, None);
         }
-        let all = if let Some(before) = self.kept[place].take() {
-            Tensor::cat(&[&before, x], 0)?
+        let [t, h, w, c] = x.dims4()?;
+        let mut all = Tensor::zeros_on(&x.device(), [REACH + t, h + 2, w + 2, c])?;
+        let before = self.kept[place].take();
+        all.paste(&[REACH, 1, 1, 0], x)?;
+        for (from, to) in [(0, 0), (w - 1, w + 1)] {
+            all.paste(&[REACH, 1, to, 0], &x.narrow(2, from, 1)?)?;
+        }
+        for (from, to) in [(0, 0), (h - 1, h + 1)] {
+            let row = x.narrow(1, from, 1)?;
+            let (left, right) = (row.narrow(2, 0, 1)?, row.narrow(2, w - 1, 1)?);
+            all.paste(&[REACH, to, 0, 0], &Tensor::cat(&[&left, &row, &right], 2)?)?;
+        }
+        if let Some(before) = before {
+            all.paste(&[0, 0, 0, 0], &before)?;
         } else {
-            let first = x.narrow(0, 0, 1)?;
-            Tensor::cat(&[&first, &first, x], 0)?
-        };
+            let first = all.narrow(0, REACH, 1)?;
+            for frame in 0..REACH {
+                all.paste(&[frame, 0, 0, 0], &first)?;
+            }
+        }
         if self.more {
-            let last = all.dim(0)? - REACH;
-            self.kept[place] = Some(all.narrow(0, last, REACH)?);
+            self.kept[place] = Some(all.narrow(0, t, REACH)?);
         }
         Ok(all)
     }
-}
-
-/// One line more on both sides: the outermost again.
-fn with_edges(x: &Tensor, dim: usize) -> Result<Tensor> {
-    let len = x.dim(dim)?;
-    let mut places = vec![0];
-    places.extend(0..len);
-    places.push(len - 1);
-    Ok(x.index_select(dim, &places)?)
 }
 
 /// A convolution over three frames, rows and columns.
@@ -85,6 +89,13 @@ impl Replicated {
         self.strided(x, carry, 1, 1)
     }
 
+    /// Plus what goes around it.
+    fn forward_and(&self, x: Tensor, carry: &mut Carry, around: &Tensor) -> Result<Tensor> {
+        let framed = carry.framed(&x)?;
+        drop(x);
+        Ok(self.0.inside(&framed, (1, 1), Some(around))?)
+    }
+
     /// Every so many frames, and every so many rows and columns.
     fn strided(
         &self,
@@ -93,17 +104,7 @@ impl Replicated {
         frames: usize,
         cells: usize,
     ) -> Result<Tensor> {
-        let [_, h, w, _] = x.dims4()?;
-        let all = carry.joined(x)?;
-        let all = with_edges(&with_edges(&all, 1)?, 2)?;
-        let made = self.0.strided(&all, frames)?;
-        drop(all);
-        if cells == 1 {
-            return Ok(made.narrow(1, 1, h)?.narrow(2, 1, w)?);
-        }
-        let every = |len: usize| -> Vec<usize> { (1..=len).step_by(cells).collect() };
-        let rows = made.index_select(1, &every(h))?;
-        Ok(rows.index_select(2, &every(w))?)
+        Ok(self.0.inside(&carry.framed(x)?, (frames, cells), None)?)
     }
 }
 
@@ -171,12 +172,11 @@ impl Residual {
             .conv1
             .forward(&self.norm1.forward(&x, Act::Silu)?, carry)?;
         let h = self.norm2.forward(&h, Act::Silu)?;
-        let h = self.conv2.forward(&h, carry)?;
         let x = match &self.shortcut {
             Some(shortcut) => shortcut.forward(&x)?,
             None => x,
         };
-        Ok(x.add(&h)?)
+        self.conv2.forward_and(h, carry, &x)
     }
 }
 

@@ -15,8 +15,10 @@ use crate::vae::kl::Check;
 /// The network in messages.
 pub(super) const WHAT: &str = "the autoencoder";
 
-/// Latent frames of a piece.
+/// Latent frames of a piece where norms are over all frames that they see. Others see cells one by one, and pieces are as
+/// small as they can be: frames are large at the end.
 const PIECE: usize = 2;
+const SMALL_PIECE: usize = 1;
 
 struct Coder {
     conv_in: Replicated,
@@ -95,6 +97,14 @@ impl ReplicatedVae {
         &self.config
     }
 
+    fn piece(&self) -> usize {
+        if self.config.grouped {
+            PIECE
+        } else {
+            SMALL_PIECE
+        }
+    }
+
     /// The mean latent (b, c, t, h, w) of films (b, 3, frames, h, w) in -1..1. Frames at the end that fill no latent frame
     /// are left out.
     pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
@@ -109,7 +119,7 @@ impl ReplicatedVae {
             let mut starts = vec![(0, 1)];
             let mut at = 1;
             while at < whole {
-                let len = (PIECE * span).min(whole - at);
+                let len = (self.piece() * span).min(whole - at);
                 starts.push((at, len));
                 at += len;
             }
@@ -155,8 +165,8 @@ impl ReplicatedVae {
             let h = coder.middle.forward(h, check)?;
             let frames = h.dim(0)?;
             let (mut carry, mut made) = (Carry::default(), Vec::new());
-            for (number, start) in (0..frames).step_by(PIECE).enumerate() {
-                let len = PIECE.min(frames - start);
+            for (number, start) in (0..frames).step_by(self.piece()).enumerate() {
+                let len = self.piece().min(frames - start);
                 carry.begin(number, start + len < frames);
                 let piece = coder.levels(h.narrow(0, start, len)?, &mut carry, check)?;
                 let piece = coder.finish(&piece, &mut carry)?;
