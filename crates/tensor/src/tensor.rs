@@ -166,6 +166,18 @@ impl Tensor {
         Some(Self::on_cuda(shape, part))
     }
 
+    /// The same elements, in memory of their own where they are a part of something larger: for who keeps them when the rest is
+    /// not needed any more.
+    pub fn to_keep(&self) -> Result<Self> {
+        match self.cuda().filter(|elements| elements.is_part()) {
+            Some(part) => Ok(Self::on_cuda(
+                self.shape.clone(),
+                part.converted(part.format())?,
+            )),
+            None => Ok(self.clone()),
+        }
+    }
+
     /// The elements on a GPU, in an operation that runs there.
     pub(crate) fn on_gpu(&self) -> Result<&CudaBuffer> {
         self.cuda().ok_or_else(|| TensorError::DeviceMismatch {

@@ -242,9 +242,14 @@ impl CudaBuffer {
         })
     }
 
+    /// Whether they are some of those of a larger buffer.
+    pub(crate) fn is_part(&self) -> bool {
+        matches!(self.block.source, Source::Part(_))
+    }
+
     /// Whether they must not be written: those of a larger buffer, which others may read, and those of which something is known.
     pub(crate) fn is_shared(&self) -> bool {
-        matches!(self.block.source, Source::Part(_)) || self.spread.get().is_some()
+        self.is_part() || self.spread.get().is_some()
     }
 
     /// Elements that are in main memory, in the format that is wanted.

@@ -72,7 +72,7 @@ impl Stream {
         let here = x.dim(0)?;
         let own = count.min(here);
         for frame in here - own..here {
-            before.push(x.narrow(0, frame, 1)?);
+            before.push(x.narrow(0, frame, 1)?.to_keep()?);
         }
         let old = before.len().saturating_sub(count);
         self.kept[place] = before.split_off(old);

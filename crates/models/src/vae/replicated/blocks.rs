@@ -71,7 +71,7 @@ impl Carry {
             }
         }
         if self.more {
-            self.kept[place] = Some(all.narrow(0, t, REACH)?);
+            self.kept[place] = Some(all.narrow(0, t, REACH)?.to_keep()?);
         }
         Ok(all)
     }
