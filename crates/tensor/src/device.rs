@@ -239,6 +239,14 @@ impl Device {
         }
     }
 
+    /// Whether it keeps all bits of numbers.
+    pub fn is_exact(&self) -> bool {
+        match self {
+            Self::Cpu | Self::Sim(_) => true,
+            Self::Cuda(handle) => handle.format == Format::F32,
+        }
+    }
+
     /// What is known of a GPU; none for other devices.
     pub fn gpu(&self) -> Option<CudaState> {
         match self {

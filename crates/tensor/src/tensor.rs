@@ -260,12 +260,6 @@ impl Tensor {
         })
     }
 
-    /// Whether the elements of both are kept in the same format.
-    pub fn has_format_of(&self, other: &Self) -> bool {
-        let format = |tensor: &Self| tensor.storage.cuda().map(CudaBuffer::format);
-        format(self) == format(other)
-    }
-
     /// Memory for the result of an operation on this tensor, where the tensor is: asked for before the work, so that what
     /// does not fit is refused before it.
     pub(crate) fn room_for(&self, shape: &[usize]) -> Result<ResultRoom> {

@@ -157,19 +157,22 @@ impl Block {
         drop(h);
         let h = attention(&q, &k, &v, heads, Mask::Add(bias), Some(1.0))?;
         drop((q, k, v));
-        let x = on.added(&self.o, &h, x)?;
+        let x = on.added(&self.o, h, x, 1.0)?;
         let h = self.norm2.forward(&x)?.to(&on.products)?;
         let h = match &self.gate {
             Some(gate) => {
                 let gates = gate.forward_with(&h, then(Act::GeluTanh))?;
                 let up = self.up.forward(&h)?;
-                gates.to(&on.wide)?.mul(&up.to(&on.wide)?)?
+                gates.to(&on.sums)?.mul(&up.to(&on.sums)?)?
             }
-            None => self.up.forward_with(&h, then(Act::Relu))?.to(&on.wide)?,
+            None => self.up.forward_with(&h, then(Act::Relu))?.to(&on.sums)?,
         };
-        on.added(&self.down, &h, x)
+        on.added(&self.down, h, x, SHARE)
     }
 }
+
+/// What gates let through, and what is made of it, may be 64 times as large as f16 can hold.
+const SHARE: f32 = 1.0 / 64.0;
 
 /// Formats in which a GPU computes; they are all the same on other devices.
 struct Devices {
@@ -177,8 +180,6 @@ struct Devices {
     sums: Device,
     /// Matrices multiply in the format of the file.
     products: Device,
-    /// What gates have let through is too large for f16 as well.
-    wide: Device,
 }
 
 impl Devices {
@@ -186,16 +187,18 @@ impl Devices {
         Self {
             sums: device.exact(),
             products: device.clone(),
-            wide: device.wide(),
         }
     }
 
-    /// A layer's output, and what went around it.
-    fn added(&self, layer: &Linear, h: &Tensor, x: Tensor) -> Result<Tensor> {
-        if h.has_format_of(&x) {
-            return Ok(layer.forward_with(h, plus(&x))?);
+    /// A layer's output, and what went around it. Where products are short, the layer sees such a share of its input.
+    fn added(&self, layer: &Linear, h: Tensor, x: Tensor, share: f32) -> Result<Tensor> {
+        if self.products.is_exact() {
+            return Ok(layer.forward_with(&h, plus(&x))?);
         }
-        Ok(x.add(&layer.forward(h)?.to(&self.sums)?)?)
+        let seen = h.mul_scalar(share).to(&self.products)?;
+        drop(h);
+        let out = layer.forward(&seen)?.to(&self.sums)?;
+        Ok(x.add(&out.mul_scalar(share.recip()))?)
     }
 }
 
