@@ -39,6 +39,7 @@ pub use expert::{
     Amount, DeviceTotal, Expert, ExpertCode, ExpertError, Warning, device_order, parse_expert,
 };
 pub use free::{FreeNote, Removed};
+pub use fresco_tensor::{WeightTraffic, weight_traffic};
 pub use lease::{Handle, Lease};
 pub use open::{HandleOptions, Opened};
 pub use placement::{Order, Shrunk, Split, shrink, shrink_in, split, split_in};

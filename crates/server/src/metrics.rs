@@ -225,6 +225,23 @@ impl Metrics {
             );
         }
         page.family(
+            "fresco_weight_bytes_total",
+            "counter",
+            "Bytes of model weights by what was done with them in main memory.",
+        );
+        let weights = fresco_memory::weight_traffic();
+        for (work, bytes) in [
+            ("read", weights.read),
+            ("copied", weights.copied),
+            ("converted", weights.converted),
+        ] {
+            page.sample(
+                "fresco_weight_bytes_total",
+                &format!("{{work=\"{work}\"}}"),
+                bytes as f64,
+            );
+        }
+        page.family(
             "process_uptime_seconds",
             "gauge",
             "Seconds since the server started.",

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use rayon::prelude::*;
 
 use crate::error::{Result, TensorError};
-use crate::read_buffer;
+use crate::{read_buffer, traffic};
 
 /// From so many bytes on, two threads read.
 const TWO_READERS: usize = 2 << 20;
@@ -65,6 +65,7 @@ impl PositionedFile {
 
     /// Fills `out` from a position; `UnexpectedEof` if the file ends before that.
     pub(crate) fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()> {
+        traffic::read(out.len());
         #[cfg(unix)]
         {
             std::os::unix::fs::FileExt::read_exact_at(&self.file, out, at)

@@ -10,6 +10,7 @@ use crate::error::{Result, TensorError};
 use crate::formats::{self, Rounding};
 use crate::read_buffer;
 use crate::tensor::Tensor;
+use crate::traffic;
 use crate::unread::Unread;
 
 /// Clones share the bytes.
@@ -106,6 +107,7 @@ impl Stored {
                 actual: bytes.len() / size * per_block,
             });
         }
+        traffic::copied(bytes.len());
         Ok(Self {
             dtype,
             shape,
@@ -187,6 +189,7 @@ impl Stored {
 
     /// The values as f32.
     pub fn to_f32(&self) -> Result<Tensor> {
+        traffic::converted(self.byte_len());
         let mut tensor = Tensor::zeros(self.shape.as_slice())?;
         self.dtype.to_f32_into(self.bytes(), tensor.data_mut());
         Ok(tensor)
@@ -258,18 +261,18 @@ impl Stored {
         Self::later(self.dtype, shape, part).ok()
     }
 
-    /// Some elements of each run of so many, under another shape, which stay in the file. None where they were read already, or
-    /// cannot be told apart there.
+    /// The `count` planes of runs of so many elements, each under a shape, which stay in the file. None where they were read already,
+    /// or cannot be told apart there.
     pub(crate) fn unread_planes(
         &self,
         run: usize,
-        elements: std::ops::Range<usize>,
-        shape: impl Into<Vec<usize>>,
-    ) -> Option<Self> {
+        count: usize,
+        shape: &[usize],
+    ) -> Option<Vec<Self>> {
         let unread = self.in_file().filter(|_| !self.dtype.is_block())?;
-        let size = self.dtype.size();
-        let part = unread.planes(run * size, elements.start * size, elements.len() * size)?;
-        Self::later(self.dtype, shape, part).ok()
+        let planes = unread.planes(run.checked_mul(self.dtype.size())?, count)?;
+        let plane = |plane| Self::later(self.dtype, shape, plane).ok();
+        planes.into_iter().map(plane).collect()
     }
 
     /// Values under each other, which stay in their files. None where one was read already, or their rows differ.

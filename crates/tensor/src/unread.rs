@@ -1,13 +1,14 @@
 //! Bytes of a weight that are still in its file, in as many pieces as the file has them.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rayon::prelude::*;
 
 use crate::error::{Result, TensorError};
+use crate::lock::lock;
 use crate::positioned::FilePart;
-use crate::read_buffer;
+use crate::{read_buffer, traffic};
 
 /// Makes what stands behind the rows of a value, from small tensors of the file.
 pub(crate) type MakeRowEnds = Arc<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
@@ -22,15 +23,50 @@ pub(crate) struct Unread {
 }
 
 /// Parts of runs of equal size: `len` bytes from `from` on, of every `run` bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Planes {
     run: usize,
     from: usize,
     len: usize,
+    whole: Arc<SharedRead>,
+}
+
+/// All bytes of a value whose planes are read one after the other, from the first of them to the last.
+#[derive(Debug)]
+struct SharedRead(Mutex<Waiting>);
+
+#[derive(Debug)]
+struct Waiting {
+    bytes: Option<Arc<Vec<u8>>>,
+    /// Bytes of each run that were not asked for yet.
+    left: usize,
+}
+
+impl SharedRead {
+    fn new(run: usize) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Waiting {
+            bytes: None,
+            left: run,
+        })))
+    }
+
+    /// The bytes for a plane of so many bytes of each run.
+    fn get(&self, len: usize, read: impl FnOnce() -> Result<Vec<u8>>) -> Result<Arc<Vec<u8>>> {
+        let mut waiting = lock(&self.0);
+        let bytes = match waiting.bytes.take() {
+            Some(bytes) => bytes,
+            None => Arc::new(read()?),
+        };
+        waiting.left = waiting.left.saturating_sub(len);
+        if waiting.left > 0 {
+            waiting.bytes = Some(Arc::clone(&bytes));
+        }
+        Ok(bytes)
+    }
 }
 
 impl Planes {
-    fn cut(self, all: &[u8], out: &mut [u8]) {
+    fn cut(&self, all: &[u8], out: &mut [u8]) {
         let runs = RUNS.div_ceil(self.run).max(1);
         let parts = out.par_chunks_mut(runs * self.len);
         let parts = parts.zip(all.par_chunks(runs * self.run));
@@ -98,15 +134,27 @@ impl Unread {
         })
     }
 
-    /// So many bytes from a place on, of every `run` bytes. None where it is not made of such runs.
-    pub(crate) fn planes(&self, run: usize, from: usize, len: usize) -> Option<Self> {
-        let fits = run > 0 && len > 0 && from.checked_add(len)? <= run;
-        let whole = fits && !self.is_made() && self.in_file().is_multiple_of(run);
-        whole.then(|| Self {
+    /// The `count` planes of runs of `run` bytes: the first bytes of every run, those behind them, and so on. None where it is not made
+    /// of such runs.
+    pub(crate) fn planes(&self, run: usize, count: usize) -> Option<Vec<Self>> {
+        let len = run
+            .checked_div(count)
+            .filter(|len| *len > 0 && len * count == run)?;
+        if self.is_made() || !self.in_file().is_multiple_of(run) {
+            return None;
+        }
+        let whole = SharedRead::new(run);
+        let plane = |number: usize| Self {
             pieces: self.pieces.clone(),
             ends: None,
-            planes: Some(Planes { run, from, len }),
-        })
+            planes: Some(Planes {
+                run,
+                from: number * len,
+                len,
+                whole: Arc::clone(&whole),
+            }),
+        };
+        Some((0..count).map(plane).collect())
     }
 
     /// Whether it is not as it stands in the file.
@@ -210,7 +258,7 @@ impl Unread {
 
     /// All bytes of the value.
     pub(crate) fn len(&self) -> usize {
-        if let Some(planes) = self.planes {
+        if let Some(planes) = &self.planes {
             return self.in_file() / planes.run * planes.len;
         }
         let ends = self.ends.as_ref().map_or(0, |ends| ends.rows * ends.end);
@@ -243,32 +291,42 @@ impl Unread {
             return piece.read();
         }
         let _claim = crate::room::claim((self.in_file() + self.len()) as u64)?;
-        let mut codes = read_buffer::take(self.in_file());
-        let mut at = 0;
-        for piece in &self.pieces {
-            piece.read_into(0, &mut codes[at..at + piece.len()])?;
-            at += piece.len();
-        }
-        if !self.is_made() {
-            return Ok(codes);
-        }
-        let mut all = read_buffer::take(self.len());
-        if let Some(planes) = self.planes {
-            planes.cut(&codes, &mut all);
-        }
-        if let Some(ends) = &self.ends {
-            let made = ends.bytes()?;
-            let rows = codes
-                .chunks_exact(ends.codes)
-                .zip(made.chunks_exact(ends.end));
-            let size = ends.codes + ends.end;
-            for (to, (code, end)) in all.chunks_exact_mut(size).zip(rows) {
-                to[..ends.codes].copy_from_slice(code);
-                to[ends.codes..].copy_from_slice(end);
+        traffic::copied(if self.is_made() { self.len() } else { 0 });
+        if let Some(planes) = &self.planes {
+            let whole = planes.whole.get(planes.len, || self.read_pieces())?;
+            let mut plane = read_buffer::take(self.len());
+            planes.cut(&whole, &mut plane);
+            if let Ok(bytes) = Arc::try_unwrap(whole) {
+                read_buffer::give(bytes);
             }
+            return Ok(plane);
+        }
+        let codes = self.read_pieces()?;
+        let Some(ends) = &self.ends else {
+            return Ok(codes);
+        };
+        let mut all = read_buffer::take(self.len());
+        let made = ends.bytes()?;
+        let rows = codes
+            .chunks_exact(ends.codes)
+            .zip(made.chunks_exact(ends.end));
+        let size = ends.codes + ends.end;
+        for (to, (code, end)) in all.chunks_exact_mut(size).zip(rows) {
+            to[..ends.codes].copy_from_slice(code);
+            to[ends.codes..].copy_from_slice(end);
         }
         read_buffer::give(codes);
         Ok(all)
+    }
+
+    fn read_pieces(&self) -> Result<Vec<u8>> {
+        let mut bytes = read_buffer::take(self.in_file());
+        let mut at = 0;
+        for piece in &self.pieces {
+            piece.read_into(0, &mut bytes[at..at + piece.len()])?;
+            at += piece.len();
+        }
+        Ok(bytes)
     }
 }
 

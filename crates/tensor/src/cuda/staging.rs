@@ -11,6 +11,7 @@ use super::steps::Pinned;
 use crate::error::Result;
 use crate::lock::lock;
 use crate::positioned::FilePart;
+use crate::traffic;
 
 /// Bytes of a piece, and how many there are.
 const PIECE: usize = 32 << 20;
@@ -39,6 +40,7 @@ impl Origin<'_> {
             Self::File(part) => part.read_into(from, out),
             Self::Memory(bytes) => {
                 let bytes = &bytes[from..from + out.len()];
+                traffic::copied(bytes.len());
                 let parts = out.par_chunks_mut(PART).zip(bytes.par_chunks(PART));
                 parts.for_each(|(out, from)| out.copy_from_slice(from));
                 Ok(())

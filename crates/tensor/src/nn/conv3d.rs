@@ -550,9 +550,7 @@ fn taps(weight: &Stored, [time, height, width]: [usize; 3]) -> Result<Vec<Stored
         return Ok(vec![whole.reshape(shape)?]);
     }
     let cells = height * width;
-    let unread = (0..time)
-        .map(|tap| whole.unread_planes(time * cells, tap * cells..(tap + 1) * cells, shape));
-    if let Some(taps) = unread.collect() {
+    if let Some(taps) = whole.unread_planes(time * cells, time, &shape) {
         return Ok(taps);
     }
     let plane = cells * whole.dtype().size();
