@@ -154,15 +154,19 @@ impl Block {
         let own = own.reshape([own.len()])?;
         let parts = chunks::<6>(&level.blocks.add(&own)?)?;
         let [shift, scale, gate, shift_ffn, scale_ffn, gate_ffn] = parts;
-        let input = self.norm.modulated(&x, &shift, &scale)?;
         let talk = number.zip(beside.talk.as_ref());
-        let input = input.reshape(level.joined)?;
-        let (seen, places) = self.look_around(&input, rope, talk.map(|(_, talk)| talk))?;
-        drop(input);
-        let x = add_gated(x, &gate, &seen.reshape(level.apart)?)?;
+        // A film's tokens are hundreds of megabytes: each value is dropped as soon as it has been used.
+        let input = self
+            .norm
+            .modulated(&x, &shift, &scale)?
+            .reshape(level.joined)?;
+        let (seen, places) = self.look_around(input, rope, talk.map(|(_, talk)| talk))?;
+        let mut x = add_gated(x, &gate, &seen.reshape(level.apart)?)?;
+        drop(seen);
         let input = self.norm3.forward(&x)?.reshape(level.joined)?;
-        let seen = self.look_beside(&input, beside)?;
-        let mut x = x.add(&seen.reshape(level.apart)?)?;
+        let seen = self.look_beside(input, beside)?;
+        x = x.add(&seen.reshape(level.apart)?)?;
+        drop(seen);
         if let (Some(hearing), Some(speech)) = (&self.hearing, &beside.speech) {
             x = hearing.forward(x, speech, self.heads)?;
         }
@@ -179,17 +183,20 @@ impl Block {
     /// What tokens see of each other, and where they are between people who speak.
     fn look_around(
         &self,
-        x: &Tensor,
+        x: Tensor,
         rope: &Rope,
         talk: Option<&Talking>,
     ) -> Result<(Tensor, Option<Vec<Vec<f64>>>)> {
         let own = &self.self_attn;
         let turned = |layer: &Linear, norm: &RmsNorm| -> Result<Tensor> {
-            rope.interleaved(&norm.forward(&layer.forward(x)?)?, self.heads)
+            let mut made = layer.forward(&x)?;
+            made = norm.forward(&made)?;
+            rope.interleaved(&made, self.heads)
         };
         let q = turned(&own.q, &own.norm_q)?;
         let k = turned(&own.k, &own.norm_k)?;
-        let v = own.v.forward(x)?;
+        let v = own.v.forward(&x)?;
+        drop(x);
         let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
         let places = match talk {
             Some(talk) => talk.places(&q, &k, self.heads)?,
@@ -199,9 +206,10 @@ impl Block {
         Ok((own.o.forward(&seen)?, places))
     }
 
-    fn look_beside(&self, x: &Tensor, beside: &Beside) -> Result<Tensor> {
+    fn look_beside(&self, x: Tensor, beside: &Beside) -> Result<Tensor> {
         let own = &self.cross_attn;
-        let (q, k, v) = own.project(x, &beside.text)?;
+        let (q, k, v) = own.project(&x, &beside.text)?;
+        drop(x);
         let mut seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
         if let Some(pictures) = &self.pictures {
             // Without a picture the prompt is looked at twice.

@@ -254,7 +254,7 @@ impl WanNetwork {
         hooks: &Hooks,
     ) -> Result<Tensor> {
         let mut x = x;
-        let start = x.clone();
+        let start = self.following.as_ref().map(|_| x.clone());
         let mut controls = self.controls(conds, level)?;
         let every = match &self.following {
             Some(following) => self.blocks.len() / following.blocks.len().max(1),
@@ -276,8 +276,8 @@ impl WanNetwork {
                 continue;
             };
             for (tokens, strength) in &mut controls {
-                if let Some(layer) = &block.before {
-                    *tokens = layer.forward(tokens)?.add(&start)?;
+                if let (Some(layer), Some(start)) = (&block.before, &start) {
+                    *tokens = layer.forward(tokens)?.add(start)?;
                 }
                 *tokens = block.forward(None, tokens.clone(), level, beside, rope)?;
                 if let Some(layer) = &block.after {

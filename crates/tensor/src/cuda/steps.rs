@@ -34,6 +34,10 @@ fn most_kernels(segment: usize) -> usize {
     8 << segment.min(5)
 }
 
+/// Steps that need more memory than this are not noted: they take seconds, of which starting kernels one by one is no part, and their
+/// memory would wait for the next prompt.
+const MOST_BYTES: u64 = 1 << 30;
+
 /// Steps whose memory is known before they are noted.
 const MOST_MEASURED: usize = 32;
 
@@ -405,6 +409,9 @@ impl CudaDevice {
         let measured = lock(&self.steps.measured);
         let &Measured { bytes, copied, .. } = measured.iter().find(|other| other.key == key)?;
         drop(measured);
+        if bytes > MOST_BYTES {
+            return None;
+        }
         // Parts that are in use leave gaps of odd sizes.
         let arena = (bytes + bytes / 16 + CHUNK).next_multiple_of(ALIGNMENT);
         // Weights that come while it runs have their place beside the arena: they must find as much room as without it.
