@@ -157,7 +157,8 @@ impl ModelRegistry {
         drop(guard);
         placed.map_err(|(model, error)| LoadFailure::new(model, error))?;
         for ((id, model), read) in models.iter().zip(reads) {
-            if let Err(error) = self.finish_moves(id) {
+            let room = self.room_for_rest(who, models, id, &read);
+            if let Err(error) = room.and_then(|()| self.finish_moves(id)) {
                 let model = (id.clone(), *model);
                 let half_read = read.owners;
                 return Err(LoadFailure {
@@ -168,6 +169,22 @@ impl ModelRegistry {
             }
         }
         Ok(())
+    }
+
+    /// Whether the main memory can take what was left in its files and found no place on a device.
+    fn room_for_rest(
+        &self,
+        who: &Who,
+        models: &Models,
+        id: &WeightsId,
+        read: &FileRead,
+    ) -> Result<(), MemoryError> {
+        let mut guard = self.lock();
+        let rest = guard.entries.get(id).map_or(0, |entry| entry.on(0));
+        match rest.min(read.late) {
+            0 => Ok(()),
+            wanted => self.host_room(&mut guard, who, models, wanted),
+        }
     }
 
     /// Copies units that were placed. Gigabytes take their time: the entry is busy meanwhile, everybody else goes on.
@@ -237,6 +254,7 @@ impl ModelRegistry {
         }
         let owners: Vec<Owner> = loads.iter().map(|(owner, _)| *owner).collect();
         let compute = state.devices.get(spot).clone();
+        let late: u64 = loads.iter().map(|(_, w)| w.late_bytes(&compute)).sum();
         let entry = state.entries.get_mut(id).ok_or_else(gone)?;
         let again = entry.was_loaded
             && loads
@@ -252,7 +270,7 @@ impl ModelRegistry {
             .origin(Origin::node(who, "use"))
             .number("wanted", wanted);
         state.emit(requested);
-        self.host_room(state, who, models, wanted)?;
+        self.host_room(state, who, models, wanted.saturating_sub(late))?;
         if let Some(entry) = state.entries.get_mut(id) {
             entry.busy = true;
         }
@@ -309,6 +327,7 @@ impl ModelRegistry {
         Ok(FileRead {
             bytes: read,
             owners,
+            late,
         })
     }
 
@@ -457,6 +476,8 @@ impl State {
 struct FileRead {
     bytes: u64,
     owners: Vec<Owner>,
+    /// Bytes that are still in their files.
+    late: u64,
 }
 
 /// Why a lease could not be had.

@@ -133,6 +133,11 @@ pub trait Weights: Send + Sync {
     /// go straight to a device may be read when they are copied there.
     fn load(&self, compute: &Device) -> Result<u64, BoxError>;
 
+    /// Bytes of [`Self::load`] that stay in their files until they are on the device, and take no main memory.
+    fn late_bytes(&self, _compute: &Device) -> u64 {
+        0
+    }
+
     /// Takes the room on a device, from when on it is the unit's home, and refuses where there is none. The copy may be left
     /// to [`Self::finish_moves`].
     fn move_to(&self, unit: usize, device: &Device) -> Result<(), TensorError>;

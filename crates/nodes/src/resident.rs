@@ -289,6 +289,13 @@ impl Weights for StoreWeights {
         Ok(self.read_bytes().saturating_sub(before))
     }
 
+    fn late_bytes(&self, compute: &Device) -> u64 {
+        if !compute.is_gpu() {
+            return 0;
+        }
+        self.stores.iter().map(|store| store.late_bytes()).sum()
+    }
+
     fn move_to(&self, unit: usize, device: &Device) -> Result<(), TensorError> {
         match self.places.get(unit) {
             Some((store, name)) => self.stores[*store].move_unit(name, device),

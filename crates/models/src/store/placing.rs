@@ -16,6 +16,17 @@ impl WeightStore {
         *self.builds_for() = Some(device.clone());
     }
 
+    /// Bytes of it that stay in their file until they are on a GPU, if it computes on one.
+    pub fn late_bytes(&self) -> u64 {
+        let Source::File { file, keys } = &self.weights.source else {
+            return 0;
+        };
+        let late = keys
+            .values()
+            .filter_map(|(origin, _)| origin.later(&**file));
+        late.map(|value| value.byte_len() as u64).sum()
+    }
+
     fn builds_for(&self) -> MutexGuard<'_, Option<Device>> {
         let device = self.weights.builds_for.lock();
         device.unwrap_or_else(PoisonError::into_inner)

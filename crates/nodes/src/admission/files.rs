@@ -59,6 +59,8 @@ pub(super) struct FilePart {
     pub(super) what: String,
     pub(super) units: Arc<[Unit]>,
     pub(super) bytes: u64,
+    /// Bytes that a GPU takes straight from the file.
+    pub(super) late: u64,
     /// The bytes of its largest unit that must be where it computes; of tables only some rows must.
     pub(super) largest: u64,
     /// Of a diffusion model.
@@ -102,6 +104,7 @@ impl FilePart {
             id: format!("{id}#{}", component.name()),
             what,
             bytes: units.iter().map(|unit| unit.bytes).sum(),
+            late: stores.iter().map(|store| store.late_bytes()).sum(),
             largest: units
                 .iter()
                 .filter(|unit| !unit.embedding)

@@ -96,7 +96,8 @@ pub(super) fn judge(
             Ok(part) => {
                 room.place(load, part, &mut model);
                 if counted.insert(part.id.clone()) {
-                    host.add(&model);
+                    let late = if compute.is_gpu() { part.late } else { 0 };
+                    host.add(&model, late);
                 }
             }
             Err(why) => model.outcome = Outcome::Unknown(why.clone()),
@@ -113,13 +114,13 @@ struct Host {
     movable: Vec<(String, u64)>,
     /// By placement.
     fixed: u64,
-    /// A file is read into main memory as a whole before it is spread.
+    /// A file is read into main memory before it is spread, but for what a GPU takes straight from it.
     largest: u64,
 }
 
 impl Host {
-    fn add(&mut self, model: &ModelPlan) {
-        self.largest = self.largest.max(model.bytes);
+    fn add(&mut self, model: &ModelPlan, late: u64) {
+        self.largest = self.largest.max(model.bytes.saturating_sub(late));
         if model.placement.is_some() || model.compute == "cpu" {
             let cpu = model.places.iter().filter(|(device, _)| device == "cpu");
             self.fixed += cpu.map(|(_, bytes)| bytes).sum::<u64>();
