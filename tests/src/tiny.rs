@@ -334,12 +334,15 @@ pub(crate) fn synthetic<'a>(name: &str, shape: &'a [usize]) -> impl Iterator<Ite
 pub type Format = (&'static str, u64);
 pub const F32: Format = ("F32", 4);
 pub const F16: Format = ("F16", 2);
+pub const BF16: Format = ("BF16", 2);
+pub const F8: Format = ("F8_E4M3", 1);
 
 /// The header of a safetensors file with these shapes, and how many bytes follow it.
-fn header(keys: &Keys, (dtype, size): Format) -> Result<(Vec<u8>, u64)> {
+fn header(keys: &Keys, format: impl Fn(&str) -> Format) -> Result<(Vec<u8>, u64)> {
     let mut header = Map::new();
     let mut at = 0;
     for (key, shape) in keys {
+        let (dtype, size) = format(key);
         let end = at + shape.iter().product::<usize>() as u64 * size;
         let entry = json!({"dtype": dtype, "shape": shape, "data_offsets": [at, end]});
         header.insert(key.clone(), entry);
@@ -353,6 +356,11 @@ fn header(keys: &Keys, (dtype, size): Format) -> Result<(Vec<u8>, u64)> {
 
 /// Writes a file of these shapes whose weights are a hole: it takes no room on the disk, however large it says it is.
 pub fn write_hollow(path: &Path, keys: &Keys, format: Format) -> Result<()> {
+    write_hollow_in(path, keys, |_| format)
+}
+
+/// The same with a number format for each tensor.
+pub fn write_hollow_in(path: &Path, keys: &Keys, format: impl Fn(&str) -> Format) -> Result<()> {
     let (header, length) = header(keys, format)?;
     let mut file = File::create(path)?;
     file.write_all(&header)?;
@@ -375,7 +383,7 @@ pub fn golden(name: &str, changed: &[(&str, &[usize])]) -> Result<Keys> {
 /// Writes synthetic weights of these shapes as a safetensors file of f32.
 pub fn write(path: &Path, keys: &Keys) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
-    out.write_all(&header(keys, F32)?.0)?;
+    out.write_all(&header(keys, |_| F32)?.0)?;
     for (key, shape) in keys {
         for value in synthetic(key, shape) {
             out.write_all(&value.to_le_bytes())?;

@@ -18,6 +18,7 @@ mod families;
 mod film_families;
 mod films;
 mod interrupts;
+mod loading;
 mod loops;
 mod media;
 mod memory_admission;

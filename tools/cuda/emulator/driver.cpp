@@ -4,8 +4,10 @@
 //
 //   FRESCO_EMULATED_GPUS      how many there are (1)
 //   FRESCO_EMULATED_MEMORY    MiB of each (8192)
-//   FRESCO_EMULATED_OTHERS    MiB of each that other programs have (0)
-//   FRESCO_EMULATED_IDLE      kernels do nothing if this is 1, and memory begins with zeros: what large networks ask for, without the hours
+//   FRESCO_EMULATED_OTHERS    MiB of each that other programs have (0), or the path of a file with the number, which may change
+//   FRESCO_EMULATED_IDLE      kernels do nothing if this is 1, memory begins with zeros, and large copies to it are left out: what large networks ask for,
+//                             without the hours and without the memory
+//   FRESCO_EMULATED_LINK      MiB that are copied to a card in a second (as many as main memory copies)
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -338,12 +340,20 @@ Pool* pool = new Pool;   // never ended: its threads wait when the process does
 constexpr size_t GUARD = 256;
 constexpr unsigned char MARK = 0xa5;
 
+// What other programs have of a card.
+size_t others() {
+  const char* text = getenv("FRESCO_EMULATED_OTHERS");
+  long mib = setting("FRESCO_EMULATED_OTHERS", 0);
+  if (text && *text == '/') std::ifstream(text) >> mib;
+  return (size_t)mib << 20;
+}
+
 struct Device {
   int number;
-  size_t total, others;
+  size_t total;
   size_t used = 0, reserved = 0;
   std::map<uint64_t, size_t> pieces;
-  size_t free() const { size_t taken = others + reserved; return total > taken ? total - taken : 0; }
+  size_t free() const { size_t taken = others() + reserved; return total > taken ? total - taken : 0; }
 };
 std::mutex books;
 std::vector<std::unique_ptr<Device>> devices;
@@ -406,7 +416,6 @@ API int cuInit(unsigned) {
     auto d = std::make_unique<Device>();
     d->number = i;
     d->total = (size_t)setting("FRESCO_EMULATED_MEMORY", 8192) << 20;
-    d->others = (size_t)setting("FRESCO_EMULATED_OTHERS", 0) << 20;
     devices.push_back(std::move(d));
   }
   return devices.empty() ? 100 : OK;
@@ -497,6 +506,18 @@ API int cuMemPoolTrimTo(Handle pool, size_t keep) {
   d->reserved = std::max(d->used, std::min(d->reserved, keep));
   return OK;
 }
+// Memory of a card between its guards. Where kernels do nothing, large pieces are pages that nobody touches.
+static size_t whole(size_t bytes) { return (bytes + GUARD - 1) / GUARD * GUARD + 2 * GUARD; }
+static bool is_untouched(size_t bytes) { return is_idle() && bytes >= (1 << 20); }
+static unsigned char* taken(size_t bytes) {
+  if (is_untouched(bytes)) {
+    void* pages = mmap(nullptr, whole(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return pages == MAP_FAILED ? nullptr : (unsigned char*)pages;
+  }
+  auto memory = (unsigned char*)aligned_alloc(GUARD, whole(bytes));
+  if (memory) memset(memory + GUARD, is_idle() ? 0 : 0xff, bytes);
+  return memory;
+}
 API int cuMemAllocAsync(uint64_t* to, size_t bytes, Handle stream) {
   std::lock_guard<std::mutex> guard(books);
   Device* d = ((Stream*)stream)->device;
@@ -504,10 +525,9 @@ API int cuMemAllocAsync(uint64_t* to, size_t bytes, Handle stream) {
   size_t more = counted > kept ? counted - kept : 0;
   if (!bytes) return INVALID;
   if (more > d->free()) return OUT_OF_MEMORY;
-  auto memory = (unsigned char*)aligned_alloc(GUARD, (bytes + GUARD - 1) / GUARD * GUARD + 2 * GUARD);
+  auto memory = taken(bytes);
   if (!memory) return OUT_OF_MEMORY;
   memset(memory, MARK, GUARD);
-  memset(memory + GUARD, is_idle() ? 0 : 0xff, bytes);
   memset(memory + GUARD + bytes, MARK, GUARD);
   d->used += counted;
   d->reserved += more;
@@ -526,21 +546,28 @@ API int cuMemFreeAsync(uint64_t address, Handle) {
       fprintf(stderr, "emulated GPU: something was written beside a piece of %zu bytes\n", piece->second);
       abort();
     }
-  d->used -= (piece->second + 511) / 512 * 512;
+  size_t piece_bytes = piece->second;
+  d->used -= (piece_bytes + 511) / 512 * 512;
   d->pieces.erase(piece);
-  free(memory - GUARD);
+  if (is_untouched(piece_bytes)) munmap(memory - GUARD, whole(piece_bytes)); else free(memory - GUARD);
   return OK;
 }
 API int cuMemHostAlloc(void** to, size_t bytes, unsigned) { *to = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096); return *to ? OK : OUT_OF_MEMORY; }
 API int cuMemFreeHost(void* address) { free(address); return OK; }
 API int cuMemHostRegister_v2(void*, size_t, unsigned) { return OK; }
 API int cuMemHostUnregister(void*) { return OK; }
+// A copy to a card, which takes the time of its link.
+static void carry(void* to, const void* from, size_t bytes) {
+  static const long link = setting("FRESCO_EMULATED_LINK", 0);
+  if (link > 0) std::this_thread::sleep_for(std::chrono::duration<double>((double)bytes / ((double)link * (1 << 20))));
+  if (!is_idle() || bytes < (1 << 20)) memcpy(to, from, bytes);
+}
 static int copied(void* to, const void* from, size_t bytes, uint64_t device) {
   {
     std::lock_guard<std::mutex> guard(books);
     if (!inside(device, bytes)) return INVALID;
   }
-  memcpy(to, from, bytes);
+  if ((uint64_t)to == device) carry(to, from, bytes); else memcpy(to, from, bytes);
   return OK;
 }
 API int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, Handle) { return copied((void*)to, from, bytes, to); }

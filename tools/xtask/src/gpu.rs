@@ -15,6 +15,8 @@ const ALL: &str = "binary(=cuda) - test(/copies_go_around|repeated_steps/)";
 /// Cases of the memory room, whose first device is then the emulated one.
 const MEMORY: &str =
     "package(fresco-memory) & binary(=registry) - test(/vram_states|everything_holds/)";
+/// Loads by the built program, counted and disturbed.
+const LOADING: &str = "package(fresco-tests) & binary(=it) & test(/^loading::/)";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     match arguments {
@@ -41,5 +43,6 @@ fn tests(filter: &str) -> Result<Vec<String>> {
     run_command(command("python3", &script).arg(&folder))?;
     let mut counts = ci::tests_on_gpu(&folder, filter)?;
     counts.extend(ci::tests_on_gpu(&folder, MEMORY)?);
+    counts.extend(ci::tests_on_gpu(&folder, LOADING)?);
     Ok(counts)
 }
