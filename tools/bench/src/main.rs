@@ -13,10 +13,12 @@ mod kernels;
 mod measure;
 mod media;
 mod memory;
+mod over_http;
 mod packs;
 mod picture;
 mod planner;
 mod process;
+mod run;
 mod starter;
 mod table;
 mod transformers;
@@ -45,6 +47,7 @@ const GROUPS: &[(&str, &[Measurement])] = &[
     ("packs", packs::MEASUREMENTS),
     ("models", families::MEASUREMENTS),
     ("cluster", cluster::MEASUREMENTS),
+    ("over-http", over_http::MEASUREMENTS),
 ];
 
 fn main() -> Result<()> {

@@ -6,52 +6,26 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context, Result, ensure};
 use fresco_tests::{
-    Frame, Server, Socket, StartOptions,
+    Server, Socket, StartOptions,
     workflow::{TextToImage, text_to_image},
 };
 use serde_json::json;
 
-use crate::{Measurement, process, table::Table};
+use crate::{
+    Measurement, process,
+    run::{self, CLIENT, Run},
+    table::Table,
+};
 
 pub(crate) const MEASUREMENTS: &[Measurement] = &[("pictures", sd15)];
 
 /// Where the checkpoint is; the bench command writes one there first.
 pub(crate) const MODEL: &str = "FRESCO_SD15";
-
-/// A run's moments, in seconds after it was queued.
-#[derive(Debug, Default)]
-struct Run {
-    /// When each node began, in order.
-    nodes: Vec<(String, f64)>,
-    /// When each step ended.
-    steps: Vec<f64>,
-    previews: usize,
-    end: f64,
-    interrupted: bool,
-}
-
-impl Run {
-    /// How long a node took.
-    fn node(&self, id: &str) -> Result<f64> {
-        let at = self.nodes.iter().position(|(node, _)| node == id);
-        let at = at.with_context(|| format!("node {id} did not run"))?;
-        let end = self.nodes.get(at + 1).map_or(self.end, |(_, time)| *time);
-        Ok(end - self.nodes[at].1)
-    }
-
-    /// The usual time between two steps.
-    fn step(&self) -> Result<f64> {
-        let mut times: Vec<f64> = self.steps.windows(2).map(|w| w[1] - w[0]).collect();
-        ensure!(!times.is_empty(), "a run of one step says nothing");
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
-    }
-}
 
 struct Bench {
     server: Server,
@@ -59,60 +33,17 @@ struct Bench {
 }
 
 impl Bench {
-    fn queue(&self, what: &TextToImage<'_>) -> Result<String> {
-        let body = json!({"prompt": text_to_image(what), "client_id": "bench",
-            "extra_data": {"preview_method": "latent2rgb"}});
-        let answer = self.server.post("/prompt", &body);
-        ensure!(answer.status == 200, "refused: {}", answer.text());
-        let id = answer.json()["prompt_id"].as_str().map(str::to_owned);
-        id.context("no id")
-    }
-
     /// Runs a prompt to its end. `at_step` is called after each step.
-    fn run(
-        &mut self,
-        what: &TextToImage<'_>,
-        mut at_step: impl FnMut(&Server, usize),
-    ) -> Result<Run> {
-        let begun = Instant::now();
-        let id = self.queue(what)?;
-        let mut run = Run::default();
-        loop {
-            let frame = self.socket.next_within(Duration::from_mins(5));
-            let now = begun.elapsed().as_secs_f64();
-            let message = match frame.context("no message for five minutes")? {
-                Frame::Binary(_) => {
-                    run.previews += 1;
-                    continue;
-                }
-                Frame::Closed => anyhow::bail!("the program went away"),
-                Frame::Text(message, _) => message,
-            };
-            let data = &message["data"];
-            if data["prompt_id"].as_str().is_some_and(|other| other != id) {
-                continue;
-            }
-            match message["type"].as_str().unwrap_or_default() {
-                "executing" => {
-                    let Some(node) = data["node"].as_str() else {
-                        run.end = now;
-                        return Ok(run);
-                    };
-                    run.nodes.push((node.to_owned(), now));
-                }
-                "progress" if data["node"] == "3" && data["value"] != 0 => {
-                    run.steps.push(now);
-                    at_step(&self.server, run.steps.len());
-                }
-                "execution_error" => anyhow::bail!("{data}"),
-                "execution_interrupted" => {
-                    run.end = now;
-                    run.interrupted = true;
-                    return Ok(run);
-                }
-                _ => {}
-            }
-        }
+    fn run(&mut self, what: &TextToImage<'_>, at_step: impl FnMut(&Server, usize)) -> Result<Run> {
+        let more = json!({"extra_data": {"preview_method": "latent2rgb"}});
+        let prompt = text_to_image(what);
+        run::run(
+            &self.server,
+            &mut self.socket,
+            (&prompt, &more),
+            "3",
+            at_step,
+        )
     }
 }
 
@@ -144,7 +75,7 @@ fn sd15(table: &mut Table) -> Result<()> {
         base: Some(base.path()),
         ..StartOptions::default()
     });
-    let socket = server.socket("bench");
+    let socket = server.socket(CLIENT);
     let mut bench = Bench { server, socket };
     let name = model.file_name().context("the model has no name")?;
     let name = name.to_string_lossy().into_owned();

@@ -29,6 +29,11 @@ pub(crate) fn peak_mb(pid: u32) -> Result<f64> {
     status_mb(pid, "VmHWM:")
 }
 
+/// Resident memory that is no file's.
+pub(crate) fn own_mb(pid: u32) -> Result<f64> {
+    status_mb(pid, "RssAnon:")
+}
+
 fn status_mb(pid: u32, name: &str) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status

@@ -39,6 +39,20 @@ const LISTS: &[(&str, &str)] = &[
         "hunyuan_image21",
         include_str!("../lists/hunyuan_image21.txt"),
     ),
+    ("qwen_image", include_str!("../lists/qwen_image.txt")),
+    ("wan22_14b", include_str!("../lists/wan22_14b.txt")),
+    ("flux1", include_str!("../lists/flux1.txt")),
+    ("flux2", include_str!("../lists/flux2.txt")),
+    ("hunyuan15", include_str!("../lists/hunyuan15.txt")),
+    ("hunyuan15_vae", include_str!("../lists/hunyuan15_vae.txt")),
+    ("qwen3_4b", include_str!("../lists/qwen3_4b.txt")),
+    ("qwen25_7b", include_str!("../lists/qwen25_7b.txt")),
+    ("mistral_30", include_str!("../lists/mistral_30.txt")),
+    ("t5xxl", include_str!("../lists/t5xxl.txt")),
+    ("umt5_xxl", include_str!("../lists/umt5_xxl.txt")),
+    ("byt5", include_str!("../lists/byt5.txt")),
+    ("wan_vae", include_str!("../lists/wan_vae.txt")),
+    ("flux2_vae", include_str!("../lists/flux2_vae.txt")),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

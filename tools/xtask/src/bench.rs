@@ -15,7 +15,7 @@ use crate::{
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Some(group) = arguments.first() else {
         bail!(
-            "usage: cargo xtask bench (server | sd15 | kernels | memory | starter | transformers | gpu | turns | media | workers | packs | models | cluster) [MEASUREMENT]"
+            "usage: cargo xtask bench (server | sd15 | kernels | memory | starter | transformers | gpu | turns | media | workers | packs | models | cluster | over-http) [MEASUREMENT]"
         );
     };
     let mut build = vec!["build", "--release", "--locked"];
