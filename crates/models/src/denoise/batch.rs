@@ -24,7 +24,8 @@ struct ActiveCond<'a> {
     /// Tells it from others.
     id: usize,
     input: Tensor,
-    weight: Tensor,
+    /// None: one, everywhere.
+    weight: Option<Tensor>,
     conds: Arc<ModelConds>,
     cond: &'a Cond,
     region: Option<Region>,
@@ -82,20 +83,23 @@ impl<'a> ActiveCond<'a> {
             None => x.clone(),
         };
         let strength = cond.strength as f32;
-        let weight = if let Some(mask) = &cond.mask {
+        let plain = region.is_none() && cond.mask.is_none() && strength == 1.0;
+        let weight = if plain {
+            None
+        } else if let Some(mask) = &cond.mask {
             let mut mask = mask.narrow(0, 0, mask.dim(0)?.min(count))?;
             if let Some(region) = &region {
                 mask = region.of(&mask, 1)?;
             }
             let mask = mask.mul_scalar(cond.mask_strength as f32);
             let mask = repeat_to_batch(&mask.unsqueeze(1)?, count)?;
-            mask.mul_scalar(strength).expand(input.shape())?
+            Some(mask.mul_scalar(strength).expand(input.shape())?)
         } else {
             let mut weight = Tensor::full(input.shape(), strength)?;
             if let Some(region) = &region {
                 fade(&mut weight, region, &dims);
             }
-            weight
+            Some(weight)
         };
         let conds = cond.fitted(count, region.as_ref())?;
         Ok(Some(Self {
@@ -150,35 +154,73 @@ fn region_rows(shape: &[usize], region: Option<&Region>) -> (Vec<usize>, usize) 
 }
 
 /// What a list of conditions predicts, gathered part by part.
-struct Sum {
-    out: Tensor,
-    count: Tensor,
+enum Sum {
+    Nothing,
+    /// The only one so far, which speaks for every place alike.
+    Alone(Tensor),
+    Many {
+        out: Tensor,
+        count: Tensor,
+    },
 }
 
 impl Sum {
-    fn new(x: &Tensor) -> Result<Self> {
-        Ok(Self {
-            out: Tensor::zeros(x.shape())?,
-            count: Tensor::full(x.shape(), NOTHING)?,
-        })
+    fn add(&mut self, x: &Tensor, prediction: Tensor, part: &ActiveCond<'_>) -> Result<()> {
+        let before = std::mem::replace(self, Self::Nothing);
+        let (mut out, mut count) = match (before, &part.weight) {
+            (Self::Nothing, None) => {
+                *self = Self::Alone(prediction);
+                return Ok(());
+            }
+            (Self::Nothing, Some(_)) => {
+                (Tensor::zeros(x.shape())?, Tensor::full(x.shape(), NOTHING)?)
+            }
+            (Self::Alone(out), _) => (out, Tensor::ones(x.shape())?),
+            (Self::Many { out, count }, _) => (out, count),
+        };
+        match &part.weight {
+            None => {
+                for (out, more) in out.data_mut().iter_mut().zip(prediction.data()) {
+                    *out += more;
+                }
+                count.map_inplace(|count| count + 1.0);
+            }
+            Some(weight) => add_weighted(&mut out, &mut count, &prediction, weight, part),
+        }
+        *self = Self::Many { out, count };
+        Ok(())
     }
 
-    fn add(&mut self, prediction: &[f32], part: &ActiveCond<'_>) {
-        let (starts, len) = region_rows(self.out.shape(), part.region.as_ref());
-        let (out, count) = (self.out.data_mut(), self.count.data_mut());
-        let rows = prediction.chunks_exact(len);
-        let weights = part.weight.data().chunks_exact(len);
-        for ((start, row), weight) in starts.into_iter().zip(rows).zip(weights) {
-            let to = start..start + len;
-            for (((o, c), p), w) in out[to.clone()]
-                .iter_mut()
-                .zip(&mut count[to])
-                .zip(row)
-                .zip(weight)
-            {
-                *o += p * w;
-                *c += w;
-            }
+    fn finish(self, x: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Self::Nothing => Tensor::zeros(x.shape())?,
+            Self::Alone(out) => out,
+            Self::Many { out, count } => out.div(&count)?,
+        })
+    }
+}
+
+fn add_weighted(
+    out: &mut Tensor,
+    count: &mut Tensor,
+    prediction: &Tensor,
+    weight: &Tensor,
+    part: &ActiveCond<'_>,
+) {
+    let (starts, len) = region_rows(out.shape(), part.region.as_ref());
+    let (out, count) = (out.data_mut(), count.data_mut());
+    let rows = prediction.data().chunks_exact(len);
+    let weights = weight.data().chunks_exact(len);
+    for ((start, row), weight) in starts.into_iter().zip(rows).zip(weights) {
+        let to = start..start + len;
+        for (((o, c), p), w) in out[to.clone()]
+            .iter_mut()
+            .zip(&mut count[to])
+            .zip(row)
+            .zip(weight)
+        {
+            *o += p * w;
+            *c += w;
         }
     }
 }
@@ -201,9 +243,13 @@ fn add_defaults<'a>(
         }
         let mut rest = Tensor::ones(x.shape())?;
         for part in parts.iter().filter(|p| p.list == i) {
+            let Some(weight) = &part.weight else {
+                rest.map_inplace(|v| v - 1.0);
+                continue;
+            };
             let (starts, len) = region_rows(x.shape(), part.region.as_ref());
             let data = rest.data_mut();
-            for (start, weight) in starts.into_iter().zip(part.weight.data().chunks_exact(len)) {
+            for (start, weight) in starts.into_iter().zip(weight.data().chunks_exact(len)) {
                 for (r, w) in data[start..start + len].iter_mut().zip(weight) {
                     *r -= w;
                 }
@@ -215,10 +261,10 @@ fn add_defaults<'a>(
         }
         for cond in defaults {
             if let Some(mut part) = ActiveCond::new(cond, i, x, sigma)? {
-                part.weight = match &part.region {
+                part.weight = Some(match &part.region {
                     Some(region) => region.of(&rest, 2)?,
                     None => rest.clone(),
-                };
+                });
                 parts.push(part);
             }
         }
@@ -286,7 +332,7 @@ pub(super) fn predict_whole(
     let mut sums = Vec::with_capacity(lists.len());
     let mut parts = Vec::new();
     for (i, list) in lists.iter().enumerate() {
-        sums.push(Sum::new(x)?);
+        sums.push(Sum::Nothing);
         for cond in list.unwrap_or_default().iter().filter(|c| !c.is_default) {
             parts.extend(ActiveCond::new(cond, i, x, sigma)?);
         }
@@ -298,16 +344,15 @@ pub(super) fn predict_whole(
             .into_iter()
             .map(|i| parts.remove(i))
             .collect();
-        run(model, &batch, sigma, hooks, &mut sums)?;
+        run(model, &batch, x, sigma, hooks, &mut sums)?;
     }
-    sums.into_iter()
-        .map(|sum| Ok(sum.out.div(&sum.count)?))
-        .collect()
+    sums.into_iter().map(|sum| sum.finish(x)).collect()
 }
 
 fn run(
     model: &dyn Predict,
     batch: &[ActiveCond<'_>],
+    whole: &Tensor,
     sigma: f32,
     hooks: &Hooks,
     sums: &mut [Sum],
@@ -348,9 +393,10 @@ fn run(
             ),
         ));
     }
-    let len = out.len() / batch.len();
-    for (part, prediction) in batch.iter().zip(out.data().chunks_exact(len)) {
-        sums[part.list].add(prediction, part);
+    let count = out.dim(0)? / batch.len();
+    for (number, part) in batch.iter().enumerate() {
+        let prediction = out.narrow(0, number * count, count)?;
+        sums[part.list].add(whole, prediction, part)?;
     }
     Ok(())
 }

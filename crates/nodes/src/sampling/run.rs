@@ -2,7 +2,8 @@
 
 use std::any::Any;
 use std::error::Error;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use fresco_graph::{Cx, NodeError, Value};
 use fresco_memory::{Handle, Need};
@@ -113,6 +114,28 @@ struct SampledNetwork<'a> {
     base: &'a dyn BaseModel,
     sampling: &'a ModelSampling,
     in_use: Option<&'a InUse>,
+    free: FreeMemory,
+}
+
+/// How much memory is free where a network computes. It decides which conditions share a pass, before every step; the driver is asked
+/// twice a second at most, because the device waits meanwhile.
+#[derive(Default)]
+struct FreeMemory(Mutex<Option<(Instant, Option<u64>)>>);
+
+impl FreeMemory {
+    const HOLDS_FOR: Duration = Duration::from_millis(500);
+
+    fn get(&self, ask: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match *known {
+            Some((at, free)) if at.elapsed() < Self::HOLDS_FOR => free,
+            _ => {
+                let free = ask();
+                *known = Some((Instant::now(), free));
+                free
+            }
+        }
+    }
 }
 
 impl Predict for SampledNetwork<'_> {
@@ -129,11 +152,13 @@ impl Predict for SampledNetwork<'_> {
     }
 
     fn memory_free(&self) -> Option<u64> {
-        let device = self.base.store().map(|store| store.device());
-        match device.filter(|device| !device.is_cpu()) {
-            Some(device) => device.free(),
-            None => available_memory(),
-        }
+        self.free.get(|| {
+            let device = self.base.store().map(|store| store.device());
+            match device.filter(|device| !device.is_cpu()) {
+                Some(device) => device.free(),
+                None => available_memory(),
+            }
+        })
     }
 }
 
@@ -516,6 +541,7 @@ impl Guided {
             base: &**base,
             sampling,
             in_use: start.in_use.as_deref(),
+            free: FreeMemory::default(),
         };
         let setting = Setting {
             sampling,
@@ -547,6 +573,7 @@ impl Guided {
             base: &*ready.network,
             sampling,
             in_use: start.in_use.as_deref(),
+            free: FreeMemory::default(),
         });
         let other_encode = |args: &EncodeArgs<'_>| match &other {
             Some((ready, _)) => ready.network.extra_conds(args),
