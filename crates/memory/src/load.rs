@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::act::{Cause, PRESSURE};
-use crate::entry::{FailedRelease, Hold, Owner};
+use crate::entry::{FailedRelease, Hold, ModelEntry, Owner};
 use crate::error::Gone;
 use crate::events::event;
 use crate::lease::{Handle, Lease};
@@ -157,7 +157,7 @@ impl ModelRegistry {
         drop(guard);
         placed.map_err(|(model, error)| LoadFailure::new(model, error))?;
         for ((id, model), read) in models.iter().zip(reads) {
-            let room = self.room_for_rest(who, models, id, &read);
+            let room = self.room_for_rest(who, models, (id, *model), &read);
             if let Err(error) = room.and_then(|()| self.finish_moves(id)) {
                 let model = (id.clone(), *model);
                 let half_read = read.owners;
@@ -176,11 +176,17 @@ impl ModelRegistry {
         &self,
         who: &Who,
         models: &Models,
-        id: &WeightsId,
+        (id, model): (&WeightsId, ModelId),
         read: &FileRead,
     ) -> Result<(), MemoryError> {
         let mut guard = self.lock();
-        let rest = guard.entries.get(id).map_or(0, |entry| entry.on(0));
+        let in_memory = |entry: &ModelEntry| -> u64 {
+            let units = entry.units_of(model);
+            let here = units.iter().enumerate();
+            let here = here.filter(|(number, _)| entry.home(model, *number) == Some(0));
+            here.map(|(_, unit)| unit.bytes).sum()
+        };
+        let rest = guard.entries.get(id).map_or(0, in_memory);
         match rest.min(read.late) {
             0 => Ok(()),
             wanted => self.host_room(&mut guard, who, models, wanted),

@@ -15,8 +15,8 @@ use rayon::prelude::*;
 use crate::error::{Result, TensorError};
 use crate::{read_buffer, traffic};
 
-/// From so many bytes on, two threads read.
-const TWO_READERS: usize = 2 << 20;
+/// From so many bytes on, all threads read.
+const MANY_READERS: usize = 2 << 20;
 
 /// What each thread reads at a time where all of them do.
 const READ_PART: usize = 512 << 10;
@@ -112,19 +112,20 @@ impl PositionedFile {
         // Counted until all of it was read.
         let _claim = crate::room::claim(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut bytes = read_buffer::take(usize::try_from(len).map_err(io::Error::other)?);
-        if bytes.len() < TWO_READERS {
+        if bytes.len() < MANY_READERS {
             self.read_exact_at(&mut bytes, at)?;
-            return Ok(bytes);
+        } else {
+            self.read_by_all(&mut bytes, at)?;
         }
-        // From the page cache it is copying, which two threads do faster.
-        let (first, second) = bytes.split_at_mut(len as usize / 2);
-        let middle = at + first.len() as u64;
-        let (first, second) = rayon::join(
-            || self.read_exact_at(first, at),
-            || self.read_exact_at(second, middle),
-        );
-        first.and(second)?;
         Ok(bytes)
+    }
+
+    /// From the system's cache it is copying, which several threads do faster.
+    fn read_by_all(&self, out: &mut [u8], at: u64) -> io::Result<()> {
+        let parts = out.par_chunks_mut(READ_PART).enumerate();
+        parts.try_for_each(|(number, part)| {
+            self.read_exact_at(part, at + (number * READ_PART) as u64)
+        })
     }
 }
 
@@ -178,11 +179,7 @@ impl FilePart {
     /// Fills `out` with what begins at a place of it, by all threads.
     pub(crate) fn read_into(&self, from: usize, out: &mut [u8]) -> Result<()> {
         let start = self.start + from as u64;
-        let pieces = out.par_chunks_mut(READ_PART).enumerate();
-        let read = pieces.try_for_each(|(at, piece)| {
-            let start = start + (at * READ_PART) as u64;
-            self.file.read_exact_at(piece, start)
-        });
+        let read = self.file.read_by_all(out, start);
         let read = read.and_then(|()| self.file.check_unchanged());
         read.map_err(|error| self.unreadable(&error))
     }
@@ -225,24 +222,24 @@ mod tests {
     }
 
     #[test]
-    fn large_parts_are_read_by_two_threads_into_used_memory() {
+    fn large_parts_are_read_by_all_threads_into_used_memory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
-        let content: Vec<u8> = (0..3 * TWO_READERS).map(|i| (i / 7) as u8).collect();
+        let content: Vec<u8> = (0..3 * MANY_READERS).map(|i| (i / 7) as u8).collect();
         std::fs::write(&path, &content).unwrap();
         let file = PositionedFile::open(&path).unwrap();
         for (at, len) in [
-            (0, 3 * TWO_READERS),
-            (5, TWO_READERS + 1),
-            (1, 2 * TWO_READERS),
+            (0, 3 * MANY_READERS),
+            (5, MANY_READERS + 1),
+            (1, 2 * MANY_READERS),
         ] {
             let part = file.read_range(at as u64, len as u64).unwrap();
             assert!(part == content[at..at + len], "{len} bytes at {at}");
             read_buffer::give(part);
         }
         // One half is still there, the other is not.
-        std::fs::write(&path, &content[..2 * TWO_READERS]).unwrap();
-        let error = file.read_range(0, 3 * TWO_READERS as u64).unwrap_err();
+        std::fs::write(&path, &content[..2 * MANY_READERS]).unwrap();
+        let error = file.read_range(0, 3 * MANY_READERS as u64).unwrap_err();
         assert!(is_changed(&error), "{error}");
     }
 }

@@ -146,9 +146,10 @@ impl Stored {
         }
     }
 
-    /// Reads it now if that was not done yet.
-    pub(crate) fn settle(&self) -> Result<()> {
-        self.bytes.read().map(|_| ())
+    /// Whether it is still in its file, as it stands there.
+    pub(crate) fn is_plain_in_file(&self) -> bool {
+        self.in_file()
+            .is_some_and(|unread| unread.plain().is_some())
     }
 
     /// Number of bytes, read or not.

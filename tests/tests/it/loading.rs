@@ -254,6 +254,77 @@ fn a_checkpoint_with_convolutions_is_read_once() {
     touched_once(&server, base.path(), &prompt);
 }
 
+/// A LoRA of rank 16 on every matrix of the blocks.
+fn lora() -> Keys {
+    let mut keys = Keys::new();
+    for (key, shape) in flux() {
+        let (Some(layer), &[rows, columns]) = (key.strip_suffix(".weight"), &shape[..]) else {
+            continue;
+        };
+        if key.contains("_blocks.") {
+            let name = |part: &str| format!("diffusion_model.{layer}.lora_{part}.weight");
+            keys.insert(name("A"), vec![16, columns]);
+            keys.insert(name("B"), vec![rows, 16]);
+        }
+    }
+    keys
+}
+
+/// A card merges it: main memory sees neither the weights nor the changed ones.
+#[test]
+fn a_network_with_a_lora_is_read_once() {
+    if !has_card() {
+        return;
+    }
+    let base = flux_base();
+    tiny::write_hollow(&flux_file(base.path()), &flux(), tiny::BF16).unwrap();
+    let loras = base.path().join("models/loras");
+    fs::create_dir_all(&loras).unwrap();
+    tiny::write_hollow(&loras.join("lora.safetensors"), &lora(), tiny::BF16).unwrap();
+    let server = start(base.path(), &[]);
+    let mut prompt = flux_prompt(1);
+    prompt["20"] = json!({"class_type": "LoraLoaderModelOnly", "inputs": {
+        "model": ["1", 0], "lora_name": "lora.safetensors", "strength_model": 0.8}});
+    prompt["7"]["inputs"]["model"] = json!(["20", 0]);
+    touched_once(&server, base.path(), &prompt);
+}
+
+/// What has no room on a card comes straight from its file in the first step, and from main memory in those after it.
+#[test]
+fn a_network_that_streams_is_read_twice_at_most() {
+    if !has_card() {
+        return;
+    }
+    let base = flux_base();
+    tiny::write_hollow(&flux_file(base.path()), &flux(), tiny::BF16).unwrap();
+    let server = start(base.path(), &[]);
+    let mut prompt = flux_prompt(1);
+    let half = 0.6;
+    prompt["1"] = json!({"class_type": "UNETLoaderDisTorch2MultiGPU", "inputs": {
+        "unet_name": "flux.safetensors", "weight_dtype": "default", "compute_device": "cuda:0",
+        "virtual_vram_gb": half, "donor_device": "cpu", "expert_mode_allocations": "", "eject_models": false}});
+    let files = size_of(&base.path().join("models")) as f64;
+    let half = half * 1024.0 * MIB as f64;
+    let most = most_memory(server.pid(), || succeeds(&server, &prompt));
+    let read = traffic(&server, "read");
+    println!("one step: {read} bytes read of {files}; {most} of memory");
+    assert!(read <= 1.02 * files, "{read} bytes read of {files}");
+    assert!(most < 450 * MIB, "{most} bytes of main memory");
+    prompt["7"]["inputs"]["steps"] = json!(4);
+    let most = most_memory(server.pid(), || succeeds(&server, &prompt));
+    let read = traffic(&server, "read");
+    println!("five steps: {read} bytes read of {files}; {most} of memory");
+    assert!(
+        read <= 1.02 * files + 1.3 * half,
+        "{read} bytes read of {files}"
+    );
+    assert!(
+        most < 450 * MIB + half as u64,
+        "{most} bytes of main memory"
+    );
+    server.get("/memory/check").expect_status(200);
+}
+
 /// A load that takes some seconds because the link to the card is slow.
 struct SlowLoad {
     base: tempfile::TempDir,

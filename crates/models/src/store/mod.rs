@@ -867,12 +867,12 @@ impl WeightStore {
     /// Makes the copies that moves have left to be made. Takes as long as the bus needs, and nobody else waits for it.
     pub fn finish_moves(&self) -> Result<(), TensorError> {
         let layers: Vec<Layer> = self.lock().values().filter_map(Built::layer).collect();
+        // What stays in main memory is read when it is first used.
         for layer in &layers {
             fresco_tensor::cancel::check()?;
             layer.slot().finish_move()?;
         }
-        // What was to be read when its place is known, and has its place in main memory.
-        layers.iter().try_for_each(|layer| layer.slot().settle())
+        Ok(())
     }
 
     /// Drops the layers, those of a patched store only that it changed. What networks still hold goes with them; until

@@ -25,7 +25,7 @@ pub(crate) use memory::{Block, CopyEnd, CudaBuffer, PinnedBytes, Scratch, Spread
 pub use profile::KernelTime;
 pub(crate) use profile::work;
 pub(crate) use steps::aside;
-pub(crate) use weight::{Arrived, CudaValue, Folded, Form, MatrixShape, SLACK, Transfer};
+pub(crate) use weight::{Arrived, CudaValue, Folded, Form, LARGE, MatrixShape, SLACK, Transfer};
 
 /// What a network is for, by which formats can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

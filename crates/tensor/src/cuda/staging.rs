@@ -49,6 +49,15 @@ impl Origin<'_> {
     }
 }
 
+/// When bytes are copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// After the work before, and before the work behind.
+    InTurn,
+    /// Beside the work: whoever uses them waits for the end of the copies.
+    Ahead,
+}
+
 /// Pinned memory in pieces, taken in turn.
 #[derive(Default)]
 pub(super) struct Staging(Mutex<Pieces>);
@@ -101,12 +110,14 @@ impl Staging {
 }
 
 impl CudaDevice {
-    /// Copies bytes to memory of the device. What is asked for next comes behind it; nobody waits but for a free piece.
-    pub(crate) fn bring(self: &Arc<Self>, to: u64, from: Origin<'_>) -> Result<()> {
+    /// Copies bytes to memory of the device. Nobody waits but for a free piece.
+    pub(crate) fn bring(self: &Arc<Self>, to: u64, from: Origin<'_>, moment: Moment) -> Result<()> {
         self.enter()?;
-        // The memory may have been taken, and used for something else, on the other stream.
-        let before = self.marked(self.compute)?;
-        self.after(self.copies, before)?;
+        if moment == Moment::InTurn {
+            // The memory may have been taken, and used for something else, on the other stream.
+            let before = self.marked(self.compute)?;
+            self.after(self.copies, before)?;
+        }
         let mut pieces = lock(&self.staging.0);
         let mut at = 0;
         while at < from.len() {
@@ -120,6 +131,9 @@ impl CudaDevice {
             at += len;
         }
         drop(pieces);
+        if moment == Moment::Ahead {
+            return Ok(());
+        }
         let end = self.marked(self.copies)?;
         self.after(self.compute, end)
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use super::device::CudaDevice;
 use super::memory::{Block, CopyEnd};
-use super::staging::Origin;
+use super::staging::{Moment, Origin};
 use super::{Args, CudaBuffer, Format, Kernel, steps};
 use crate::buffer::Buffer;
 use crate::dtype::Dtype;
@@ -15,6 +15,7 @@ use crate::narrow::{GROUP, Narrow};
 use crate::positioned::FilePart;
 use crate::read_buffer;
 use crate::stored::Stored;
+use crate::unread::Unread;
 
 /// Sizes of a matrix, or of kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,22 +59,45 @@ pub(crate) const SLACK: u64 = 3 * ALIGNMENT;
 #[derive(Debug)]
 pub(crate) enum Transfer {
     Whole(Stored),
+    /// In its file, of which it is a plain part.
+    File(Stored),
     Narrow(Arc<Narrow>),
 }
 
 impl Transfer {
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// How many bytes come over.
+    pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Whole(stored) => stored.bytes(),
-            Self::Narrow(narrow) => narrow.bytes(),
+            Self::Whole(stored) | Self::File(stored) => stored.byte_len(),
+            Self::Narrow(narrow) => narrow.bytes().len(),
         }
     }
 
-    fn pin(&self) {
-        match self {
-            Self::Whole(stored) => stored.pin(),
-            Self::Narrow(narrow) => narrow.pin(),
-        }
+    /// Has them copied beside the work.
+    fn send(&self, device: &Arc<CudaDevice>, to: u64) -> Result<()> {
+        // The driver keeps what is small itself until it is copied.
+        let pins = self.len() >= LARGE;
+        let bytes = match self {
+            Self::File(stored) => {
+                if let Some(pieces) = stored.in_file().and_then(Unread::plain) {
+                    return bring_pieces(device, to, pieces, Moment::Ahead);
+                }
+                stored.bytes()
+            }
+            Self::Whole(stored) => {
+                if pins {
+                    stored.pin();
+                }
+                stored.bytes()
+            }
+            Self::Narrow(narrow) => {
+                if pins {
+                    narrow.pin();
+                }
+                narrow.bytes()
+            }
+        };
+        device.upload_ahead(to, bytes)
     }
 }
 
@@ -122,7 +146,7 @@ impl Folded {
     /// Bytes that it takes as kernels read it.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.from {
-            Transfer::Whole(stored) => stored.bytes().len() as u64,
+            Transfer::Whole(stored) | Transfer::File(stored) => stored.byte_len() as u64,
             Transfer::Narrow(narrow) => 2 * narrow.len() as u64,
         }
     }
@@ -132,11 +156,11 @@ impl Folded {
         let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
         *place = address + self.bytes() - block.address();
         let (dtype, shape) = match &self.from {
-            Transfer::Whole(stored) => (stored.dtype(), stored.shape()),
+            Transfer::Whole(stored) | Transfer::File(stored) => (stored.dtype(), stored.shape()),
             Transfer::Narrow(narrow) => (Dtype::Bf16, narrow.shape()),
         };
         steps::aside(|| match &self.from {
-            Transfer::Whole(_) => {
+            Transfer::Whole(_) | Transfer::File(_) => {
                 let places = (self.address, address);
                 let (kernel, grid, args) = reorder(places, dtype, self.matrix);
                 self.device.launch(kernel, grid, 256, 0, &args)
@@ -215,14 +239,14 @@ impl CudaValue {
     ) -> Result<Arrived> {
         let device = Arc::clone(block.device());
         let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
-        *place = address + from.bytes().len() as u64 - block.address();
-        // The driver keeps what is small itself until it is copied.
-        if from.bytes().len() >= LARGE {
-            from.pin();
-        }
-        device.upload_ahead(address, from.bytes())?;
+        *place = address + from.len() as u64 - block.address();
+        from.send(&device, address)?;
         let whole = match (&from, matrix) {
-            (Transfer::Whole(stored), _) if !is_reordered(stored.dtype(), matrix) => stored,
+            (Transfer::Whole(stored) | Transfer::File(stored), _)
+                if !is_reordered(stored.dtype(), matrix) =>
+            {
+                stored
+            }
             (_, Some(matrix)) => {
                 return Ok(Arrived::Folded(Folded {
                     device,
@@ -232,7 +256,7 @@ impl CudaValue {
                 }));
             }
             // Only matrices are ever in another form.
-            (Transfer::Whole(stored), None) => stored,
+            (Transfer::Whole(stored) | Transfer::File(stored), None) => stored,
             (Transfer::Narrow(_), None) => {
                 return Err(crate::error::TensorError::invalid(
                     "weight",
@@ -496,7 +520,7 @@ fn together(read: &[u8], format: RowFormat) -> Result<Buffer<u8>> {
 }
 
 /// Bytes from so many on go through pinned memory.
-const LARGE: usize = 1 << 20;
+pub(crate) const LARGE: usize = 1 << 20;
 
 /// Copies a value to an address, from its file if it was not read yet.
 fn bring(device: &Arc<CudaDevice>, to: u64, stored: &Stored) -> Result<()> {
@@ -505,23 +529,28 @@ fn bring(device: &Arc<CudaDevice>, to: u64, stored: &Stored) -> Result<()> {
         return device.upload(to, stored.bytes());
     }
     let Some(unread) = stored.in_file() else {
-        return device.bring(to, Origin::Memory(stored.bytes()));
+        return device.bring(to, Origin::Memory(stored.bytes()), Moment::InTurn);
     };
     if let Some(pieces) = unread.plain() {
-        return bring_pieces(device, to, pieces);
+        return bring_pieces(device, to, pieces, Moment::InTurn);
     }
     // Codes and ends that kernels read together come together in main memory, and so do planes of kernels.
     let bytes = unread.read()?;
-    device.bring(to, Origin::Memory(&bytes))?;
+    device.bring(to, Origin::Memory(&bytes), Moment::InTurn)?;
     read_buffer::give(bytes);
     Ok(())
 }
 
 /// Copies what a file has of a value to an address.
-fn bring_pieces(device: &Arc<CudaDevice>, to: u64, pieces: &[FilePart]) -> Result<()> {
+fn bring_pieces(
+    device: &Arc<CudaDevice>,
+    to: u64,
+    pieces: &[FilePart],
+    moment: Moment,
+) -> Result<()> {
     let mut at = to;
     for piece in pieces {
-        device.bring(at, Origin::File(piece))?;
+        device.bring(at, Origin::File(piece), moment)?;
         at += piece.len() as u64;
     }
     Ok(())
@@ -544,7 +573,7 @@ fn bring_apart(
         return Ok(false);
     }
     steps::copied();
-    bring_pieces(device, to, unread.codes())?;
+    bring_pieces(device, to, unread.codes(), Moment::InTurn)?;
     let ends = unread.end_bytes()?;
     let behind = to + (unread.len() - ends.len()) as u64;
     device.upload(behind, &ends)?;

@@ -1,12 +1,13 @@
 //! The values of a layer in the memory of one device, in the forms that its kernels read.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::merge::{Growth, MergedAs};
 use crate::buffer::Buffer;
 use crate::cpu::packed::Weight;
 use crate::cuda::ops;
-use crate::cuda::{Arrived, Block, CopyEnd, CudaValue, Folded, MatrixShape, Transfer};
+use crate::cuda::{Arrived, Block, CopyEnd, CudaValue, Folded, LARGE, MatrixShape, Transfer};
 use crate::device::{Allocation, Device};
 use crate::error::{Result, TensorError};
 use crate::lock::lock;
@@ -101,6 +102,8 @@ pub(super) struct Matrix {
     size: MatrixSize,
     bytes: u64,
     form: Mutex<Form>,
+    /// Whether it has streamed to a GPU.
+    streamed: AtomicBool,
 }
 
 #[derive(Debug, Clone)]
@@ -118,6 +121,7 @@ impl Matrix {
             size,
             bytes: stored.byte_len() as u64,
             form: Mutex::new(Form::Read(stored.clone())),
+            streamed: AtomicBool::new(false),
         }
     }
 
@@ -144,9 +148,18 @@ impl Matrix {
         }
     }
 
-    /// As it streams to a GPU. Made at the first time; what was read goes then.
+    /// As it streams to a GPU. The first time it comes straight from its file, so that nobody waits for the rest of the network; the
+    /// second time it is read into main memory and made shorter.
     fn transfer(&self) -> Result<Transfer> {
         let mut form = lock(&self.form);
+        let again = self.streamed.swap(true, Ordering::Relaxed);
+        if let Form::Read(stored) = &*form
+            && !again
+            && stored.byte_len() >= LARGE
+            && stored.is_plain_in_file()
+        {
+            return Ok(Transfer::File(stored.clone()));
+        }
         let stored = match &*form {
             Form::Narrow(narrow) => return Ok(Transfer::Narrow(Arc::clone(narrow))),
             Form::Read(stored) => stored.clone(),
@@ -182,6 +195,7 @@ impl Matrix {
             size: self.size,
             bytes: self.bytes,
             form: Mutex::new(form),
+            streamed: AtomicBool::new(false),
         })
     }
 }
@@ -241,18 +255,6 @@ impl Content {
             Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => Ok(stored.clone()),
             Self::Cuda(value, _) => value.stored(),
             Self::Folded(..) => Err(not_yet()),
-        }
-    }
-
-    /// Reads it if that was not done yet.
-    fn settle(&self) -> Result<()> {
-        match self {
-            Self::Matrix(matrix) => match &*lock(&matrix.form) {
-                Form::Read(stored) => stored.settle(),
-                Form::Packed(_) | Form::Narrow(_) => Ok(()),
-            },
-            Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => stored.settle(),
-            Self::Cuda(..) | Self::Folded(..) => Ok(()),
         }
     }
 
@@ -389,7 +391,7 @@ impl Contents {
         let transfers: Vec<Option<Transfer>> = transfers.collect::<Result<_>>()?;
         let sizes = self.values.iter().zip(&transfers);
         let bytes = sizes.map(|(value, transfer)| match transfer {
-            Some(transfer) => transfer.bytes().len() as u64,
+            Some(transfer) => transfer.len() as u64,
             None => value.bytes(),
         });
         let Some(memory) = device.take_in_ring(bytes.sum())? else {
@@ -561,11 +563,6 @@ impl Contents {
             },
             Content::stored,
         )
-    }
-
-    /// Reads what was left in its file.
-    pub(super) fn settle(&self) -> Result<()> {
-        self.values.iter().try_for_each(Content::settle)
     }
 
     /// Puts matrices into the order of the processor's kernels, as the first use would.

@@ -312,11 +312,6 @@ impl WeightSlot {
         Ok(())
     }
 
-    /// Reads what was left in its file, if it is to stay in main memory.
-    pub fn settle(&self) -> Result<()> {
-        self.contents().settle()
-    }
-
     /// The value at a place of the layer as it was given, in main memory: a counted copy where it is kept elsewhere.
     pub(super) fn stored(&self, at: usize) -> Result<Stored> {
         let home = self.contents();

@@ -308,7 +308,7 @@ mod tests {
         assert!(file.later("none").is_none());
         let late = file.later("b").unwrap();
         std::fs::write(&path, b"something else").unwrap();
-        let error = late.settle().unwrap_err().to_string();
+        let error = late.in_file().unwrap().read().unwrap_err().to_string();
         assert!(error.contains("changed on disk"), "{error}");
         let part = late.in_file().unwrap().codes()[0].read_into(0, &mut [0; 64]);
         assert!(part.unwrap_err().to_string().contains("changed on disk"));
