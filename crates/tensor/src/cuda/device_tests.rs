@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::super::driver::fake::{self, gpu};
 use super::super::ops::product::{self, Finish, Treatment};
-use super::super::staging::Origin;
+use super::super::staging::{Moment, Origin};
 use super::super::{Args, CopyEnd, CudaValue, Kernel, MatrixShape};
 use super::*;
 use crate::formats::{RowFormat, RowKind};
@@ -283,7 +283,7 @@ fn weights_go_through_pinned_memory_in_pieces() {
         .collect();
     let block = device.take(bytes.len() as u64).unwrap();
     device
-        .bring(block.address(), Origin::Memory(&bytes))
+        .bring(block.address(), Origin::Memory(&bytes), Moment::InTurn)
         .unwrap();
     let mut back = vec![0; bytes.len()];
     device.download(&mut back, block.address()).unwrap();
@@ -300,7 +300,7 @@ fn an_interrupt_ends_a_copy_between_two_pieces() {
     let device = device();
     let bytes = vec![7; 40 << 20];
     let block = device.take(bytes.len() as u64).unwrap();
-    let bring = || device.bring(block.address(), Origin::Memory(&bytes));
+    let bring = || device.bring(block.address(), Origin::Memory(&bytes), Moment::InTurn);
     let flag = Arc::new(AtomicBool::new(true));
     let ended = crate::cancel::with(&flag, bring);
     assert_eq!(ended, Err(TensorError::Cancelled));
@@ -317,7 +317,7 @@ fn pinned_memory_that_is_refused_is_told() {
     gpu(|gpu| gpu.failing.insert("pinned", 2));
     let block = device.take(4 << 20).unwrap();
     let bytes = vec![1; 4 << 20];
-    let error = device.bring(block.address(), Origin::Memory(&bytes));
+    let error = device.bring(block.address(), Origin::Memory(&bytes), Moment::InTurn);
     assert!(matches!(error, Err(TensorError::DeviceFull { .. })));
 }
 
