@@ -1,15 +1,29 @@
 //! Files that will be read soon, brought into the system's cache beside other work.
 
 use std::fs::File;
-use std::path::Path;
-
-/// Bytes that the system is asked for at a time.
 #[cfg(target_os = "linux")]
-const PART: u64 = 32 << 20;
+use std::io::IoSliceMut;
+#[cfg(target_os = "linux")]
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
-/// Asks the system to read a file into its cache while the caller does something else. Nothing happens where it has more than
-/// `most` bytes: the end of a file that the cache cannot hold would push out its beginning. Only Linux is asked.
-pub fn read_ahead(path: &Path, most: u64) {
+#[cfg(target_os = "linux")]
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+/// Bytes that are read at a time.
+#[cfg(target_os = "linux")]
+const PART: usize = 1 << 20;
+
+/// How long the reader waits while others read.
+#[cfg(target_os = "linux")]
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Has a file read into the system's cache while the caller does something else, whenever nobody is `busy` reading what is wanted now.
+/// Nothing happens where it has more than `most` bytes: the end of a file that the cache cannot hold would push out its beginning.
+/// Only Linux is asked.
+pub fn read_ahead(path: &Path, most: u64, busy: fn() -> bool) {
     let Ok(file) = File::open(path) else {
         return;
     };
@@ -17,64 +31,61 @@ pub fn read_ahead(path: &Path, most: u64) {
     if len == 0 || len > most {
         return;
     }
-    ask(file, len);
+    start(file, len, busy);
 }
 
 #[cfg(target_os = "linux")]
-fn ask(file: File, len: u64) {
-    use std::num::NonZeroU64;
-
-    use rustix::fs::{Advice, fadvise};
-
-    let ask = move || {
-        let mut at = 0;
-        while at < len {
-            // The call takes as long as the disk needs to take the request.
-            if fadvise(&file, at, NonZeroU64::new(PART), Advice::WillNeed).is_err() {
+fn start(file: File, len: u64, busy: fn() -> bool) {
+    let read = move || {
+        let mut part = vec![0; PART];
+        for at in (0..len).step_by(PART) {
+            if is_cached(&file, at) != Some(false) {
+                continue;
+            }
+            while busy() {
+                std::thread::park_timeout(PAUSE);
+            }
+            if !matches!(file.read_at(&mut part, at), Ok(1..)) {
                 return;
             }
-            at += PART;
         }
     };
     let thread = std::thread::Builder::new().name("read-ahead".to_owned());
-    if let Err(error) = thread.spawn(ask) {
+    if let Err(error) = thread.spawn(read) {
         tracing::debug!("cannot read a file ahead: {error}");
     }
 }
 
+/// Whether a byte can be had without the disk; none where the file system does not say.
+#[cfg(target_os = "linux")]
+fn is_cached(file: &File, at: u64) -> Option<bool> {
+    let mut byte = [0];
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    match preadv2(file, &mut parts, at, ReadWriteFlags::NOWAIT) {
+        Ok(_) => Some(true),
+        Err(Errno::AGAIN) => Some(false),
+        Err(_) => None,
+    }
+}
+
 #[cfg(not(target_os = "linux"))]
-fn ask(_: File, _: u64) {}
+fn start(_: File, _: u64, _: fn() -> bool) {}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use std::io::{IoSliceMut, Write};
+    use std::io::Write;
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     use rustix::fs::{Advice, fadvise};
-    use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
     use super::*;
-
-    /// Whether a byte can be had without the disk; none where the file system does not say.
-    fn is_cached(file: &File, at: u64) -> Option<bool> {
-        let mut byte = [0];
-        match preadv2(
-            file,
-            &mut [IoSliceMut::new(&mut byte)],
-            at,
-            ReadWriteFlags::NOWAIT,
-        ) {
-            Ok(_) => Some(true),
-            Err(Errno::AGAIN) => Some(false),
-            Err(_) => None,
-        }
-    }
 
     #[test]
     fn a_file_comes_into_the_cache() {
         let dir = tempfile::tempdir_in(".").unwrap();
         let path = dir.path().join("weights");
-        let len = 3 * PART / 2;
+        let len = 48 << 20;
         let mut file = File::create_new(&path).unwrap();
         for _ in 0..len >> 20 {
             file.write_all(&[7; 1 << 20]).unwrap();
@@ -88,20 +99,24 @@ mod tests {
             // A file system in memory, or one that does not tell.
             return;
         }
-        read_ahead(&path, len - 1);
+        read_ahead(&path, len - 1, || false);
         assert_eq!(
             is_cached(&file, last),
             Some(false),
             "it is larger than allowed"
         );
-        read_ahead(&path, len);
+        static BUSY: AtomicBool = AtomicBool::new(true);
+        read_ahead(&path, len, || BUSY.load(Ordering::Relaxed));
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(is_cached(&file, last), Some(false), "others read");
+        BUSY.store(false, Ordering::Relaxed);
         let begin = Instant::now();
         while is_cached(&file, last) != Some(true) {
             assert!(begin.elapsed() < Duration::from_secs(60), "it did not come");
             std::thread::sleep(Duration::from_millis(5));
         }
         // Neither of these is there, and nobody minds.
-        read_ahead(&dir.path().join("missing"), len);
-        read_ahead(dir.path(), len);
+        read_ahead(&dir.path().join("missing"), len, || false);
+        read_ahead(dir.path(), len, || false);
     }
 }

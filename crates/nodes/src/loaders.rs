@@ -7,13 +7,14 @@ pub(crate) mod vision;
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fresco_files::Folders;
 use fresco_files::read_ahead::read_ahead;
 use fresco_graph::{Cx, NodeEntry, NodeError, entry};
 use fresco_memory::ContentKey;
 use fresco_tensor::weights::{Recast, shards_of, with_fp8_products};
-use fresco_tensor::{Dtype, WeightFile, available_memory, open_weights};
+use fresco_tensor::{Dtype, WeightFile, available_memory, open_weights, weights_were_read_within};
 
 pub(crate) use checkpoint::{
     CheckpointOptions, NETWORK_PARTS, TEXT_PARTS, diffusers_part, families, load_checkpoint,
@@ -100,6 +101,9 @@ impl Reading {
     }
 }
 
+/// Nobody reads for a GPU when nothing was read for so long.
+const READING: Duration = Duration::from_millis(30);
+
 /// A weight file that is opened when something of it is not in memory yet.
 pub(crate) struct WeightSource {
     path: PathBuf,
@@ -145,7 +149,7 @@ impl WeightSource {
         let file = open_weights(&self.path)?;
         // The prompt will be encoded first, or another model is used before this one.
         let most = available_memory().map_or(0, |free| free / 2);
-        read_ahead(&self.path, most);
+        read_ahead(&self.path, most, || weights_were_read_within(READING));
         Ok(self.file.get_or_init(|| file))
     }
 

@@ -59,6 +59,7 @@ pub use elementwise::broadcast_shape;
 pub use error::{Result, TensorError};
 pub use machine::resident as resident_memory;
 pub use pages::{return_large_storage, trim_heap};
+pub use positioned::weights_were_read_within;
 pub use recycle::{free_spare_memory, trim_spare_memory};
 pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;

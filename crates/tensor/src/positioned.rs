@@ -7,10 +7,12 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant, SystemTime};
 
 use rayon::prelude::*;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Result, TensorError};
 use crate::{read_buffer, traffic};
@@ -20,6 +22,37 @@ const MANY_READERS: usize = 2 << 20;
 
 /// What each thread reads at a time where all of them do.
 const READ_PART: usize = 512 << 10;
+
+/// Threads that read for a GPU. Copying from the system's cache is bound by main memory, which eight threads use up; more of them take
+/// twice the processor time. From a disk the system is fastest with four, who do not wait for each other's pages.
+const FROM_CACHE: usize = 8;
+const FROM_DISK: usize = 4;
+
+/// Threads of their own, as many of them as there are processors at most. None where the system gives no threads.
+fn readers(count: usize) -> Option<ThreadPool> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = ThreadPoolBuilder::new().num_threads(count.min(processors));
+    let named = threads.thread_name(|number| format!("read-{number}"));
+    named.build().ok()
+}
+
+static CACHE_READERS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| readers(FROM_CACHE));
+static DISK_READERS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| readers(FROM_DISK));
+
+/// When weights were read last, in milliseconds after [`STARTED`].
+static LAST_READ: AtomicU64 = AtomicU64::new(0);
+static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Whether a GPU's weights were read within some time: whoever reads files for later should wait.
+pub fn weights_were_read_within(time: Duration) -> bool {
+    let last = Duration::from_millis(LAST_READ.load(Ordering::Relaxed));
+    !last.is_zero() && STARTED.elapsed() < last + time
+}
+
+fn note_read() {
+    let now = STARTED.elapsed().as_millis() as u64;
+    LAST_READ.store(now.max(1), Ordering::Relaxed);
+}
 
 /// An open file that any thread may read anywhere.
 #[derive(Debug)]
@@ -85,6 +118,28 @@ impl PositionedFile {
                 }
             }
             Ok(())
+        }
+    }
+
+    /// Whether some bytes can be had without the disk, as far as their beginning, middle and end say. Where the system does not know
+    /// (its file systems in memory do not), they can.
+    fn is_cached(&self, at: u64, len: u64) -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::io::{Errno, ReadWriteFlags, preadv2};
+
+            let places = [at, at + len / 2, at + len.saturating_sub(1)];
+            places.into_iter().all(|place| {
+                let mut byte = [0];
+                let mut parts = [io::IoSliceMut::new(&mut byte)];
+                let read = preadv2(&self.file, &mut parts, place, ReadWriteFlags::NOWAIT);
+                read != Err(Errno::AGAIN)
+            })
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = (at, len);
+            true
         }
     }
 
@@ -176,10 +231,19 @@ impl FilePart {
         read.map_err(|error| self.unreadable(&error))
     }
 
-    /// Fills `out` with what begins at a place of it, by all threads.
+    /// Fills `out` with what begins at a place of it, by several threads.
     pub(crate) fn read_into(&self, from: usize, out: &mut [u8]) -> Result<()> {
         let start = self.start + from as u64;
-        let read = self.file.read_by_all(out, start);
+        note_read();
+        let readers = match self.file.is_cached(start, out.len() as u64) {
+            true => &*CACHE_READERS,
+            false => &*DISK_READERS,
+        };
+        let read = match readers {
+            Some(readers) => readers.install(|| self.file.read_by_all(out, start)),
+            None => self.file.read_by_all(out, start),
+        };
+        note_read();
         let read = read.and_then(|()| self.file.check_unchanged());
         read.map_err(|error| self.unreadable(&error))
     }

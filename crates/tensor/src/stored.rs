@@ -146,6 +146,14 @@ impl Stored {
         }
     }
 
+    /// The same value in memory of its own, read from its file if it is there; this one stays where it is.
+    pub(crate) fn read_apart(&self) -> Result<Self> {
+        match self.in_file() {
+            Some(unread) => Self::new(self.dtype, self.shape.as_slice(), unread.read()?),
+            None => self.copied(),
+        }
+    }
+
     /// Whether it is still in its file, as it stands there.
     pub(crate) fn is_plain_in_file(&self) -> bool {
         self.in_file()

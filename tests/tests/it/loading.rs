@@ -289,9 +289,9 @@ fn a_network_with_a_lora_is_read_once() {
     touched_once(&server, base.path(), &prompt);
 }
 
-/// What has no room on a card comes straight from its file in the first step, and from main memory in those after it.
+/// What has no room on a card comes straight from its file, until it is in main memory.
 #[test]
-fn a_network_that_streams_is_read_twice_at_most() {
+fn a_network_that_streams_is_not_waited_for() {
     if !has_card() {
         return;
     }
@@ -310,18 +310,21 @@ fn a_network_that_streams_is_read_twice_at_most() {
     println!("one step: {read} bytes read of {files}; {most} of memory");
     assert!(read <= 1.02 * files, "{read} bytes read of {files}");
     assert!(most < 450 * MIB, "{most} bytes of main memory");
-    prompt["7"]["inputs"]["steps"] = json!(4);
-    let most = most_memory(server.pid(), || succeeds(&server, &prompt));
-    let read = traffic(&server, "read");
-    println!("five steps: {read} bytes read of {files}; {most} of memory");
-    assert!(
-        read <= 1.02 * files + 1.3 * half,
-        "{read} bytes read of {files}"
-    );
-    assert!(
-        most < 450 * MIB + half as u64,
-        "{most} bytes of main memory"
-    );
+    // Sooner or later a prompt reads nothing.
+    let deadline = Instant::now() + Duration::from_mins(1);
+    for seed in 2.. {
+        let before = traffic(&server, "read");
+        prompt["7"]["inputs"]["seed"] = json!(seed);
+        let most = most_memory(server.pid(), || succeeds(&server, &prompt));
+        assert!(
+            most < 550 * MIB + half as u64,
+            "{most} bytes of main memory"
+        );
+        if traffic(&server, "read") == before {
+            break;
+        }
+        assert!(Instant::now() < deadline, "prompts go on reading");
+    }
     server.get("/memory/check").expect_status(200);
 }
 

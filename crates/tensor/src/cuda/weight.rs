@@ -319,12 +319,16 @@ impl CudaValue {
         *place = address + bytes as u64 - block.address();
         let dtype = stored.dtype();
         let reordered = matrix.filter(|_| is_reordered(dtype, matrix) && bytes > 0);
-        if ahead {
-            stored.pin();
-        }
+        let ahead_from = |to: u64| match stored.in_file().and_then(Unread::plain) {
+            Some(pieces) if bytes >= LARGE => bring_pieces(&device, to, pieces, Moment::Ahead),
+            _ => {
+                stored.pin();
+                device.upload_ahead(to, stored.bytes())
+            }
+        };
         steps::aside(|| match (ahead, reordered) {
             (false, None) => bring(&device, address, stored),
-            (true, None) => device.upload_ahead(address, stored.bytes()),
+            (true, None) => ahead_from(address),
             (false, Some(matrix)) => {
                 if bring_apart(&device, address, stored, matrix)? {
                     return Ok(());
@@ -336,7 +340,7 @@ impl CudaValue {
             }
             (true, Some(matrix)) => {
                 let read = device.block_ahead(bytes as u64)?;
-                device.upload_ahead(read.address(), stored.bytes())?;
+                ahead_from(read.address())?;
                 let (kernel, grid, args) = reorder((read.address(), address), dtype, matrix);
                 device.launch_ahead(kernel, grid, &args)?;
                 CopyEnd::new(&device)?.wait()

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::merge::{Growth, MergedAs};
+use super::prepare;
 use crate::buffer::Buffer;
 use crate::cpu::packed::Weight;
 use crate::cuda::ops;
@@ -101,13 +102,13 @@ fn not_yet() -> TensorError {
 pub(super) struct Matrix {
     size: MatrixSize,
     bytes: u64,
-    form: Mutex<Form>,
-    /// Whether it has streamed to a GPU.
-    streamed: AtomicBool,
+    form: Arc<Mutex<Form>>,
+    /// Whether it is to be brought into main memory for the next time it streams.
+    prepared: AtomicBool,
 }
 
 #[derive(Debug, Clone)]
-enum Form {
+pub(super) enum Form {
     /// As in the file. The processor's order is made from it when the processor first needs it.
     Read(Stored),
     Packed(Arc<Weight>),
@@ -120,8 +121,8 @@ impl Matrix {
         Self {
             size,
             bytes: stored.byte_len() as u64,
-            form: Mutex::new(Form::Read(stored.clone())),
-            streamed: AtomicBool::new(false),
+            form: Arc::new(Mutex::new(Form::Read(stored.clone()))),
+            prepared: AtomicBool::new(false),
         }
     }
 
@@ -148,16 +149,17 @@ impl Matrix {
         }
     }
 
-    /// As it streams to a GPU. The first time it comes straight from its file, so that nobody waits for the rest of the network; the
-    /// second time it is read into main memory and made shorter.
+    /// As it streams to a GPU: straight from its file at first, so that nobody waits; meanwhile it is brought into main memory, in a
+    /// shorter form.
     fn transfer(&self) -> Result<Transfer> {
         let mut form = lock(&self.form);
-        let again = self.streamed.swap(true, Ordering::Relaxed);
         if let Form::Read(stored) = &*form
-            && !again
             && stored.byte_len() >= LARGE
             && stored.is_plain_in_file()
         {
+            if !self.prepared.swap(true, Ordering::Relaxed) {
+                prepare::prepare(&self.form, self.size.taps);
+            }
             return Ok(Transfer::File(stored.clone()));
         }
         let stored = match &*form {
@@ -194,8 +196,8 @@ impl Matrix {
         Ok(Self {
             size: self.size,
             bytes: self.bytes,
-            form: Mutex::new(form),
-            streamed: AtomicBool::new(false),
+            form: Arc::new(Mutex::new(form)),
+            prepared: AtomicBool::new(false),
         })
     }
 }

@@ -16,6 +16,7 @@ mod misc;
 mod modulate;
 mod norm;
 mod picture;
+mod prepare;
 mod side;
 mod slot;
 mod snake;
