@@ -74,12 +74,28 @@ fn start(_: File, _: u64, _: fn() -> bool) {}
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::io::Write;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
 
     use rustix::fs::{Advice, fadvise};
 
     use super::*;
+
+    static BUSY: AtomicBool = AtomicBool::new(true);
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+
+    fn busy() -> bool {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        BUSY.load(Ordering::Relaxed)
+    }
+
+    fn wait_until(otherwise: &str, is_so: impl Fn() -> bool) {
+        let begin = Instant::now();
+        while !is_so() {
+            assert!(begin.elapsed() < Duration::from_mins(1), "{otherwise}");
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
 
     #[test]
     fn a_file_comes_into_the_cache() {
@@ -88,7 +104,7 @@ mod tests {
         let len = 48 << 20;
         let mut file = File::create_new(&path).unwrap();
         for _ in 0..len >> 20 {
-            file.write_all(&[7; 1 << 20]).unwrap();
+            file.write_all(&vec![7; 1 << 20]).unwrap();
         }
         file.sync_all().unwrap();
         let file = File::open(&path).unwrap();
@@ -105,16 +121,13 @@ mod tests {
             Some(false),
             "it is larger than allowed"
         );
-        static BUSY: AtomicBool = AtomicBool::new(true);
-        read_ahead(&path, len, || BUSY.load(Ordering::Relaxed));
-        std::thread::sleep(Duration::from_millis(50));
+        read_ahead(&path, len, busy);
+        wait_until("nobody asked whether others read", || {
+            ASKED.load(Ordering::Relaxed) > 1
+        });
         assert_eq!(is_cached(&file, last), Some(false), "others read");
         BUSY.store(false, Ordering::Relaxed);
-        let begin = Instant::now();
-        while is_cached(&file, last) != Some(true) {
-            assert!(begin.elapsed() < Duration::from_secs(60), "it did not come");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("it did not come", || is_cached(&file, last) == Some(true));
         // Neither of these is there, and nobody minds.
         read_ahead(&dir.path().join("missing"), len, || false);
         read_ahead(dir.path(), len, || false);

@@ -235,9 +235,10 @@ impl FilePart {
     pub(crate) fn read_into(&self, from: usize, out: &mut [u8]) -> Result<()> {
         let start = self.start + from as u64;
         note_read();
-        let readers = match self.file.is_cached(start, out.len() as u64) {
-            true => &*CACHE_READERS,
-            false => &*DISK_READERS,
+        let readers = if self.file.is_cached(start, out.len() as u64) {
+            &*CACHE_READERS
+        } else {
+            &*DISK_READERS
         };
         let read = match readers {
             Some(readers) => readers.install(|| self.file.read_by_all(out, start)),

@@ -205,7 +205,8 @@ pub fn write(
     header.resize(header.len().next_multiple_of(8), b' ');
     let start = 8 + header.len() as u64;
     let draft = path.with_extension("part");
-    let mut file = File::create(&draft).with_context(|| format!("cannot make {draft:?}"))?;
+    let mut file =
+        File::create(&draft).with_context(|| format!("cannot make {}", draft.display()))?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(&header)?;
     file.set_len(start + end as u64)?;

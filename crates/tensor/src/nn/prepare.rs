@@ -81,14 +81,11 @@ fn prepared(stored: &Stored, taps: usize) -> Result<Form> {
         1 => Narrow::new(&whole)?,
         _ => None,
     };
-    Ok(match narrow {
-        Some(narrow) => {
-            narrow.pin();
-            Form::Narrow(Arc::new(narrow))
-        }
-        None => {
-            whole.pin();
-            Form::Read(whole)
-        }
+    Ok(if let Some(narrow) = narrow {
+        narrow.pin();
+        Form::Narrow(Arc::new(narrow))
+    } else {
+        whole.pin();
+        Form::Read(whole)
     })
 }

@@ -55,6 +55,9 @@ const TURNS: usize = 3;
 /// A cold prompt takes at most so much of the reference's time.
 const SHARE_OF_REFERENCE: f64 = 0.7;
 
+/// Megabytes of a GiB.
+const MB_OF_A_GIB: f64 = 1_073.741_824;
+
 /// What one prompt took.
 struct Turn {
     run: Run,
@@ -98,7 +101,7 @@ fn files_folder() -> Result<PathBuf> {
     let folder = match env::var_os(FILES) {
         Some(folder) => PathBuf::from(folder),
         None if memory.is_dir() => memory.join("fresco-bench"),
-        None => env::temp_dir().join("fresco-bench"),
+        None => PathBuf::from("target/bench/over-http"),
     };
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     Ok(folder)
@@ -258,13 +261,13 @@ fn measure_program(
         .fold(0.0, f64::max);
     row(
         "main memory of its own",
-        own / 1073.741_824,
+        own / MB_OF_A_GIB,
         "GiB",
         Some(1.2),
     );
     let peaks = turns.iter().filter_map(|turn| turn.peaks.card_mb);
     if let Some(peak) = peaks.reduce(f64::max) {
-        let peak = peak / 1073.741_824;
+        let peak = peak / MB_OF_A_GIB;
         row("memory of the card", peak, "GiB", work.reference_card);
     }
     row("processor time of the cold prompt", cold.cpu_s, "s", None);

@@ -345,12 +345,11 @@ impl Work {
             let inputs = json!({"conditioning": positive, "guidance": guidance});
             positive = output(&prompt.add("FluxGuidance", inputs), 0);
         }
-        let negative = match texts.get(1) {
-            Some(id) => output(id, 0),
-            None => {
-                let zeroed = prompt.add("ConditioningZeroOut", json!({"conditioning": positive}));
-                output(&zeroed, 0)
-            }
+        let negative = if let Some(id) = texts.get(1) {
+            output(id, 0)
+        } else {
+            let zeroed = prompt.add("ConditioningZeroOut", json!({"conditioning": positive}));
+            output(&zeroed, 0)
         };
         let [width, height] = self.latent.size;
         let mut size = json!({"width": width, "height": height, "batch_size": 1});
