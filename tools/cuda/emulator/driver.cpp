@@ -38,7 +38,7 @@ using emulated::Thread;
 typedef void* Handle;
 #define API extern "C" __attribute__((visibility("default")))
 
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 101, NO_IMAGE = 209, NOT_FOUND = 500 };
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 101, NO_CONTEXT = 201, NO_IMAGE = 209, NOT_FOUND = 500 };
 
 static long setting(const char* name, long usual) {
   const char* text = getenv(name);
@@ -554,7 +554,7 @@ API int cuMemFreeAsync(uint64_t address, Handle) {
 }
 API int cuMemHostAlloc(void** to, size_t bytes, unsigned) { *to = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096); return *to ? OK : OUT_OF_MEMORY; }
 API int cuMemFreeHost(void* address) { free(address); return OK; }
-API int cuMemHostRegister_v2(void*, size_t, unsigned) { return OK; }
+API int cuMemHostRegister_v2(void*, size_t, unsigned) { return current ? OK : NO_CONTEXT; }
 API int cuMemHostUnregister(void*) { return OK; }
 // A copy to a card, which takes the time of its link.
 static void carry(void* to, const void* from, size_t bytes) {

@@ -111,6 +111,8 @@ impl PinnedBytes {
         if !PINNING.load(Ordering::Relaxed) {
             return None;
         }
+        // The driver refuses on a thread that has used no device, as one that prepares weights beside the work.
+        super::opened().first()?.enter().ok()?;
         Driver::get().ok()?.register(bytes).ok()?;
         Some(Self {
             address: bytes.as_ptr() as usize,

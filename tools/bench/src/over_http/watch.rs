@@ -98,9 +98,9 @@ impl Drop for Watch {
     }
 }
 
-/// The driver's program, which prints how much of the first card is in use every 20 ms.
+/// The driver's program, which prints how much of the first card is in use ten times a second: asked more often, the driver keeps others waiting.
 fn card_usage() -> std::io::Result<Child> {
-    let query = ["--id=0", "--query-gpu=memory.used", "--loop-ms=20"];
+    let query = ["--id=0", "--query-gpu=memory.used", "--loop-ms=100"];
     Command::new("nvidia-smi")
         .args(query)
         .arg("--format=csv,noheader,nounits")
