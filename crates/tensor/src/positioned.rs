@@ -8,13 +8,14 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Result, TensorError};
+use crate::lock::lock;
 use crate::{read_buffer, traffic};
 
 /// From so many bytes on, all threads read.
@@ -175,6 +176,21 @@ impl PositionedFile {
         Ok(bytes)
     }
 
+    /// Each thread takes the next part that nobody reads yet, so that the system sees one read after the other and reads ahead of all.
+    fn read_in_order(&self, readers: &ThreadPool, out: &mut [u8], at: u64) -> io::Result<()> {
+        let parts = Mutex::new(out.chunks_mut(READ_PART).enumerate());
+        let ends = readers.broadcast(|_| -> io::Result<()> {
+            loop {
+                let next = lock(&parts).next();
+                let Some((number, part)) = next else {
+                    return Ok(());
+                };
+                self.read_exact_at(part, at + (number * READ_PART) as u64)?;
+            }
+        });
+        ends.into_iter().collect()
+    }
+
     /// From the system's cache it is copying, which several threads do faster.
     fn read_by_all(&self, out: &mut [u8], at: u64) -> io::Result<()> {
         let parts = out.par_chunks_mut(READ_PART).enumerate();
@@ -241,7 +257,7 @@ impl FilePart {
             &*DISK_READERS
         };
         let read = match readers {
-            Some(readers) => readers.install(|| self.file.read_by_all(out, start)),
+            Some(readers) => self.file.read_in_order(readers, out, start),
             None => self.file.read_by_all(out, start),
         };
         note_read();
