@@ -14,7 +14,10 @@ pub mod member;
 pub mod memory;
 pub mod packs;
 pub mod picture;
+pub mod quantised;
 pub mod server;
+#[cfg(target_os = "linux")]
+pub mod share;
 pub mod socket;
 pub mod starter;
 pub mod templates;

@@ -338,8 +338,19 @@ pub const BF16: Format = ("BF16", 2);
 pub const F8: Format = ("F8_E4M3", 1);
 
 /// The header of a safetensors file with these shapes, and how many bytes follow it.
-fn header(keys: &Keys, format: impl Fn(&str) -> Format) -> Result<(Vec<u8>, u64)> {
+fn header(
+    keys: &Keys,
+    format: impl Fn(&str) -> Format,
+    metadata: &[(&str, String)],
+) -> Result<(Vec<u8>, u64)> {
     let mut header = Map::new();
+    if !metadata.is_empty() {
+        let pairs = metadata.iter();
+        let pairs: Map<String, _> = pairs
+            .map(|(key, text)| ((*key).to_owned(), json!(text)))
+            .collect();
+        header.insert("__metadata__".to_owned(), pairs.into());
+    }
     let mut at = 0;
     for (key, shape) in keys {
         let (dtype, size) = format(key);
@@ -361,7 +372,17 @@ pub fn write_hollow(path: &Path, keys: &Keys, format: Format) -> Result<()> {
 
 /// The same with a number format for each tensor.
 pub fn write_hollow_in(path: &Path, keys: &Keys, format: impl Fn(&str) -> Format) -> Result<()> {
-    let (header, length) = header(keys, format)?;
+    write_hollow_with(path, keys, format, &[])
+}
+
+/// The same with what the file says about itself.
+pub fn write_hollow_with(
+    path: &Path,
+    keys: &Keys,
+    format: impl Fn(&str) -> Format,
+    metadata: &[(&str, String)],
+) -> Result<()> {
+    let (header, length) = header(keys, format, metadata)?;
     let mut file = File::create(path)?;
     file.write_all(&header)?;
     file.set_len(header.len() as u64 + length)?;
@@ -383,7 +404,7 @@ pub fn golden(name: &str, changed: &[(&str, &[usize])]) -> Result<Keys> {
 /// Writes synthetic weights of these shapes as a safetensors file of f32.
 pub fn write(path: &Path, keys: &Keys) -> Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
-    out.write_all(&header(keys, |_| F32)?.0)?;
+    out.write_all(&header(keys, |_| F32, &[])?.0)?;
     for (key, shape) in keys {
         for value in synthetic(key, shape) {
             out.write_all(&value.to_le_bytes())?;

@@ -16,7 +16,9 @@ machine code (or PTX) of each, as raw DEFLATE. The same sources and the same NVR
 bytes. What was compiled once is kept in target/cuda under the hash of all that went into it.
 
 Beside the archives, made.txt has a line for each module and architecture: the hash of all that went into it, and that of its
-code. A check compares both for all of them, and compiles those of one architecture again; `--all` compiles every one.
+code. Modules whose sources are those of their line are taken from their archive, as they are packed there: a change of one kernel compiles its modules
+alone, and adds little more than them to the repository's history. `--no-cache` compiles all. A check compares both hashes for all
+of them, and compiles those of one architecture again; `--all` compiles every one.
 """
 
 import argparse
@@ -273,10 +275,13 @@ def pack(code):
     return squeeze.compress(code) + squeeze.flush()
 
 
-def archive(modules):
-    """An archive of (name, code), in the order of the names."""
-    modules = sorted(modules)
-    packed = [pack(code) for _, code in modules]
+def archive(modules, old):
+    """An archive of (name, code), in the order of the names. What is the same in an old archive is packed as it is there."""
+    modules, before = sorted(modules), packed_modules(old)
+    packed = []
+    for name, code in modules:
+        blob = before.get(name)
+        packed.append(blob if blob is not None and zlib.decompress(blob, -15) == code else pack(code))
     offset = 8 + sum(2 + len(name.encode()) + 12 for name, _ in modules)
     head = b"FRK1" + struct.pack("<I", len(modules))
     for (name, code), blob in zip(modules, packed):
@@ -286,8 +291,8 @@ def archive(modules):
     return head + b"".join(packed)
 
 
-def unpack(content):
-    """The code in an archive by its module: zlib's releases pack the same code into different bytes."""
+def packed_modules(content):
+    """The packed code in an archive by its module."""
     modules, at = {}, 8
     if content[:4] != b"FRK1":
         return modules
@@ -295,9 +300,23 @@ def unpack(content):
         (length,) = struct.unpack_from("<H", content, at)
         name = content[at + 2 : at + 2 + length].decode()
         offset, packed, _ = struct.unpack_from("<III", content, at + 2 + length)
-        modules[name] = zlib.decompress(content[offset : offset + packed], -15)
+        modules[name] = content[offset : offset + packed]
         at += 2 + length + 12
     return modules
+
+
+def unpack(content):
+    """The code in an archive by its module: zlib's releases pack the same code into different bytes."""
+    return {name: zlib.decompress(packed, -15) for name, packed in packed_modules(content).items()}
+
+
+def read_archive(folder, arch):
+    """The bytes of an archive; none where there is no such file."""
+    path = os.path.join(folder, f"{arch}.bin")
+    if not os.path.exists(path):
+        return b""
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def write_or_compare(archives, folder, check):
@@ -305,11 +324,7 @@ def write_or_compare(archives, folder, check):
     stale = []
     known = {f"{arch}.bin": content for arch, content in archives.items()}
     for name, content in known.items():
-        path = os.path.join(folder, name)
-        old = b""
-        if os.path.exists(path):
-            with open(path, "rb") as file:
-                old = file.read()
+        path, old = os.path.join(folder, name), read_archive(folder, name.removesuffix(".bin"))
         # Left alone where only the packing differs, so that the repository does not grow for nothing.
         if unpack(old) == unpack(content):
             continue
@@ -333,12 +348,27 @@ MADE = "made.txt"
 CHECKED = "90a"
 
 
+def made_line(job, code, version):
+    """What a module was made of, and what came of it."""
+    return f"{job.name} {cache_key(job, version)} {hashlib.sha256(code).hexdigest()}"
+
+
 def made_lines(jobs, codes, version):
-    """What every module was made of, and what came of it."""
-    lines = []
-    for job in sorted(jobs, key=lambda job: job.name):
-        lines.append(f"{job.name} {cache_key(job, version)} {hashlib.sha256(codes[job]).hexdigest()}")
+    """The same of every module."""
+    lines = [made_line(job, codes[job], version) for job in sorted(jobs, key=lambda job: job.name)]
     return "\n".join(lines) + "\n"
+
+
+def unchanged(jobs, folder, version):
+    """The code of the modules that the archives have as the sources make it."""
+    path = os.path.join(folder, MADE)
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        made = set(file.read().splitlines())
+    archives = {arch: unpack(read_archive(folder, arch)) for arch in {job.arch for job in jobs}}
+    codes = {job: archives[job.arch].get(job.module, b"") for job in jobs}
+    return {job: code for job, code in codes.items() if made_line(job, code, version) in made}
 
 
 def check_made(jobs, folder, version):
@@ -351,8 +381,7 @@ def check_made(jobs, folder, version):
     codes, archives = {}, {}
     for job in jobs:
         if job.arch not in archives:
-            with open(os.path.join(folder, f"{job.arch}.bin"), "rb") as file:
-                archives[job.arch] = unpack(file.read())
+            archives[job.arch] = unpack(read_archive(folder, job.arch))
         codes[job] = archives[job.arch].get(job.module, b"")
     if made != made_lines(jobs, codes, version) or sum(map(len, archives.values())) != len(jobs):
         raise BuildError(f"not what the sources make: {folder}; run `cargo xtask cuda`")
@@ -375,9 +404,12 @@ def build(arguments):
         kept = check_made(jobs, arguments.out, nvrtc(path).version)
         jobs = [job for job in jobs if job.arch == CHECKED]
     start, spent, failures, codes = time.time(), 0.0, [], {}
+    if whole and not arguments.check and not arguments.no_cache:
+        codes = unchanged(jobs, arguments.out, nvrtc(path).version)
+    changed = [job for job in jobs if job not in codes]
     with concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:
         # Sources with many instances take longest: they go first, so that no core idles at the end.
-        order = sorted(jobs, key=lambda job: -len(source_text(job.source)))
+        order = sorted(changed, key=lambda job: -len(source_text(job.source)))
         running = {pool.submit(compile_job, path, job, not arguments.no_cache): job for job in order}
         for done in concurrent.futures.as_completed(running):
             job = running[done]
@@ -401,7 +433,7 @@ def build(arguments):
     if failures:
         raise BuildError("failed:\n" + "\n".join(failures))
     took = f"{time.time() - start:.0f} s, {spent:.0f} s of the processor"
-    print(f"{len(jobs)} modules in {took}, with NVRTC {nvrtc(path).version}", flush=True)
+    print(f"{len(changed)} of {len(jobs)} modules in {took}, with NVRTC {nvrtc(path).version}", flush=True)
     if quick:
         other = [job.name for job in jobs if kept[CHECKED][job.module] != codes[job]]
         if other:
@@ -410,7 +442,8 @@ def build(arguments):
         return
     archives = {}
     for arch in sorted({job.arch for job in jobs}):
-        archives[arch] = archive([(job.module, codes[job]) for job in jobs if job.arch == arch])
+        modules = [(job.module, codes[job]) for job in jobs if job.arch == arch]
+        archives[arch] = archive(modules, read_archive(arguments.out, arch))
         print(f"{arch}.bin: {len(archives[arch])} bytes", flush=True)
     write_or_compare(archives, arguments.out, arguments.check)
     if not arguments.check:

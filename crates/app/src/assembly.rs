@@ -18,7 +18,7 @@ use fresco_nodes::loaders::Fp8Products;
 use fresco_nodes::lora::{LoraOptions, MergeDtype, PatchMode};
 use fresco_nodes::sampling::preview::PreviewSize;
 use fresco_nodes::save::SaveOptions;
-use fresco_tensor::Device;
+use fresco_tensor::{Device, on_reader_thread};
 
 use crate::cli::MergeChoice;
 use crate::memory_room::Room;
@@ -108,7 +108,9 @@ impl Assembly {
         resources.insert(PreviewSize(settings.preview_size));
         let folders = self.folders.clone();
         resources.insert(Versions(Arc::new(move |source, entry| {
-            model_version(&folders, source, entry)
+            let (folders, source, entry) = (folders.clone(), source.to_owned(), entry.to_owned());
+            let version = on_reader_thread(move || model_version(&folders, &source, &entry));
+            version.ok().flatten()
         })));
         resources.insert(CallScope(Arc::new(|cancelled, work| {
             fresco_tensor::cancel::with(cancelled, work);

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use fresco_cluster::content::{ClusterModels, neutral_view};
@@ -20,6 +20,10 @@ use fresco_memory::{ModelRegistry, Who};
 use fresco_models::detect::Families;
 use fresco_nodes::admission::{self, Asked, Verdict};
 use fresco_server::to_memory_request;
+use fresco_tensor::answer_within;
+
+/// How long a new prompt waits for the sizes of its files. Without them any worker may take it.
+const FILES_ANSWER: Duration = Duration::from_secs(1);
 
 pub(crate) struct Room {
     registry: ModelRegistry,
@@ -115,7 +119,11 @@ impl MemoryRoom for Room {
         let Some((folders, _)) = &self.admission else {
             return JobNeeds::default();
         };
-        let files = admission::wanted_files(prompt, outputs, folders);
+        let (asked, outputs, folders) = (prompt.clone(), outputs.to_vec(), folders.clone());
+        let files = answer_within(FILES_ANSWER, move || {
+            admission::wanted_files(&asked, &outputs, &folders)
+        });
+        let files = files.unwrap_or_default();
         let models = files.into_iter().map(|(files, bytes)| ModelNeed {
             key: crate::workers::model_key(&files),
             bytes,

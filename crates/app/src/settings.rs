@@ -11,7 +11,9 @@ use fresco_engine::store::StorePath;
 use fresco_files::DirOptions;
 use fresco_memory::{ModelRegistry, ReserveRule, Reserves, VramState, amount};
 use fresco_tensor::Device;
-use fresco_tensor::cuda::{DriverState, Format, FormatChoices, driver_state};
+use fresco_tensor::cuda::{DriverState, driver_state};
+use fresco_tensor::device::DeviceError;
+use fresco_tensor::gpu::{Format, FormatChoices};
 
 use crate::cli::{
     DirArgs, ExecArgs, Fast, FormatArgs, FrontEndChoice, MemoryArgs, MergeChoice, NatsArgs,
@@ -27,6 +29,11 @@ const BUNDLED: &str = "comfyanonymous/ComfyUI@latest";
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct UsageError(pub(crate) String);
+
+/// The NVIDIA GPU of a number, opened at the first time.
+fn cuda(number: u32) -> Result<Device, DeviceError> {
+    Device::open(&format!("cuda:{number}"))
+}
 
 fn usage<T>(text: impl Into<String>) -> Result<T, UsageError> {
     Err(UsageError(text.into()))
@@ -203,10 +210,10 @@ impl MemorySettings {
 
     /// Makes the devices, once for the process.
     pub(crate) fn register_devices(&self) -> Result<(), UsageError> {
-        fresco_tensor::cuda::allow_pinned_memory(self.pinned);
+        fresco_tensor::gpu::allow_pinned_memory(self.pinned);
         if let GpuChoice::These(numbers) = &self.gpus {
             for &number in numbers {
-                Device::cuda(number).map_err(|e| UsageError(e.to_string()))?;
+                cuda(number).map_err(|e| UsageError(e.to_string()))?;
             }
         }
         for &(number, bytes) in &self.sim_devices {
@@ -239,7 +246,7 @@ impl MemorySettings {
             }
         }
         for number in numbers {
-            match Device::cuda(number) {
+            match cuda(number) {
                 Ok(device) => {
                     device.choose_formats(self.formats);
                     found.push(device);

@@ -87,7 +87,9 @@ impl Executor {
             outputs: &job.outputs,
             cached: &cached,
         };
-        let end = match catch_panic("admit", || memory.admit(&arriving)) {
+        // Headers of files are read for the answer, which an interrupt ends, too: nodes that are not run say so then.
+        let admission = run.guarded(|| Ok(catch_panic("admit", || memory.admit(&arriving))));
+        let end = match admission.unwrap_or(Admission::Ok) {
             Admission::Refused { node, message } => End::Failed(run.refused(node, message)),
             Admission::Downgraded(message) => {
                 tracing::info!(prompt = %job.prompt_id, "{message}");

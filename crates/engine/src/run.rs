@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use fresco_graph::mapping::{self, Call, CallResult, InputLists};
 use fresco_graph::{
-    Args, CacheKey, CallScope, Contribution, Contributions, Cx, Declared, Flow, Hidden, Input,
-    Keys, Magic, Map, Next, NodeError, NodeOutput, Nodes, Order, PromptClass, PromptClasses,
-    Schema, Slots, Value, Versions, lock, map,
+    Args, CacheKey, Contribution, Contributions, Cx, Declared, Flow, Hidden, Input, Keys, Magic,
+    Map, Next, NodeError, NodeOutput, Nodes, Order, PromptClass, PromptClasses, Schema, Slots,
+    Value, Versions, lock, map,
 };
 
 use crate::cache::CachedOutput;
@@ -168,6 +168,7 @@ impl<'e> Run<'e> {
 
     fn compute_keys(&mut self, ids: &[Arc<str>]) -> HashSet<CacheKey> {
         let view = KeyView {
+            watch: &self.watch,
             graph: &self.graph,
             classes: &self.classes,
             tokens: &self.tokens,
@@ -627,18 +628,11 @@ impl<'e> Run<'e> {
     }
 
     /// Runs node code, which can tell wherever it is that the prompt was interrupted; a panic becomes the node's error.
-    fn guarded<T>(&self, f: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
-        let scope = self.state.config.resources.get::<CallScope>();
-        let run = || match scope {
-            None => f(),
-            Some(scope) => {
-                let (mut f, mut result) = (Some(f), None);
-                (scope.0)(self.watch.control.cancel.flag(), &mut || {
-                    result = f.take().map(|f| f());
-                });
-                result.unwrap_or_else(|| Err(NodeError::runtime("the node was not called")))
-            }
-        };
+    pub(crate) fn guarded<T>(
+        &self,
+        f: impl FnOnce() -> Result<T, NodeError>,
+    ) -> Result<T, NodeError> {
+        let run = || self.watch.interruptible(&self.state.config.resources, f);
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(panicked(&*panic)))
     }
 
@@ -895,6 +889,7 @@ fn show_inputs(inputs: &InputLists) -> Value {
 }
 
 struct KeyView<'a> {
+    watch: &'a Watch,
     graph: &'a DynPrompt,
     classes: &'a PromptClasses,
     tokens: &'a HashMap<Arc<str>, Value>,
@@ -933,7 +928,11 @@ impl KeyView<'_> {
         };
         let version = |input: &Input| {
             let entry = node.inputs.get(&*input.name)?.as_str()?;
-            (versions.0)(input.source()?, entry).map(Value::from)
+            let source = input.source()?;
+            // A disk is asked, which may not answer.
+            let ask = || Ok((versions.0)(source, entry));
+            let version = self.watch.interruptible(&self.state.config.resources, ask);
+            version.ok().flatten().map(Value::from)
         };
         schema.inputs.iter().filter_map(version).collect()
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use fresco_graph::{CancelToken, Progress, Services, Value, lock};
+use fresco_graph::{CallScope, CancelToken, NodeError, Progress, Resources, Services, Value, lock};
 
 use crate::dynprompt::DynPrompt;
 use crate::event::{Event, EventKind, EventSink, NodeIds, NodeProgress, NodeState};
@@ -26,6 +26,22 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn is_cancelled(&self) -> bool {
         self.control.cancel.is_raised()
+    }
+
+    /// Runs something that can tell wherever it is that the prompt was interrupted.
+    pub(crate) fn interruptible<T>(
+        &self,
+        resources: &Resources,
+        f: impl FnOnce() -> Result<T, NodeError>,
+    ) -> Result<T, NodeError> {
+        let Some(scope) = resources.get::<CallScope>() else {
+            return f();
+        };
+        let (mut f, mut result) = (Some(f), None);
+        (scope.0)(self.control.cancel.flag(), &mut || {
+            result = f.take().map(|f| f());
+        });
+        result.unwrap_or_else(|| Err(NodeError::runtime("the node was not called")))
     }
 
     /// A node that hangs on after its run was given up talks to nobody.

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use flate2::Crc;
 
-use crate::png_data::{Wanted, compress};
+use crate::png_data::{self, Wanted};
 
 const SIGNATURE: [u8; 8] = [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a];
 /// Compression level of saved pictures.
@@ -93,6 +93,83 @@ impl<'a> Picture<'a> {
     }
 }
 
+/// Where the pixels of a picture come from.
+#[derive(Clone, Copy)]
+enum Rows<'a> {
+    Stored(&'a [u8]),
+    Made(&'a (dyn Fn(usize, &mut [u8]) + Sync)),
+}
+
+/// A picture whose rows may be made when they are encoded, so that it is never in memory in 8 bits.
+#[derive(Clone, Copy)]
+pub struct RowPicture<'a> {
+    pub width: u32,
+    pub height: u32,
+    pub pixels: Pixels,
+    rows: Rows<'a>,
+}
+
+impl<'a> RowPicture<'a> {
+    /// `row` writes a row, by its number from above, in 8 bits a channel. Any thread asks for any row, and for some of them twice.
+    pub fn new(
+        width: u32,
+        height: u32,
+        pixels: Pixels,
+        row: &'a (dyn Fn(usize, &mut [u8]) + Sync),
+    ) -> Result<Self, EncodeError> {
+        if width == 0 || height == 0 || width > i32::MAX as u32 || height > i32::MAX as u32 {
+            return Err(EncodeError::Size { width, height });
+        }
+        Ok(Self {
+            width,
+            height,
+            pixels,
+            rows: Rows::Made(row),
+        })
+    }
+
+    /// Bytes of a row.
+    pub(crate) fn stride(&self) -> usize {
+        self.width as usize * self.pixels.channels()
+    }
+
+    pub(crate) fn row(&self, at: usize, out: &mut [u8]) {
+        match self.rows {
+            Rows::Stored(data) => out.copy_from_slice(&data[at * out.len()..][..out.len()]),
+            Rows::Made(row) => row(at, out),
+        }
+    }
+}
+
+impl<'a> From<&Picture<'a>> for RowPicture<'a> {
+    fn from(picture: &Picture<'a>) -> Self {
+        Self {
+            width: picture.width,
+            height: picture.height,
+            pixels: picture.pixels,
+            rows: Rows::Stored(picture.data),
+        }
+    }
+}
+
+/// A whole PNG file in memory, in the pieces in which threads made it.
+#[derive(Debug)]
+pub struct PngFile {
+    pieces: Vec<Vec<u8>>,
+}
+
+impl PngFile {
+    pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+        self.pieces
+            .iter()
+            .try_for_each(|piece| out.write_all(piece))
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.pieces.concat()
+    }
+}
+
 /// Encodes one picture; `text` becomes `tEXt` chunks before the image data, in the given order.
 pub fn encode_png(
     picture: &Picture,
@@ -109,13 +186,28 @@ pub fn encode_png_while(
     level: u8,
     wanted: Wanted<'_>,
 ) -> Result<Vec<u8>, EncodeError> {
-    let mut out = start(picture);
+    Ok(encode_rows_while(&picture.into(), text, level, wanted)?.into_bytes())
+}
+
+/// As [`encode_png_while`], for a file that need not be one piece.
+pub fn encode_rows_while(
+    picture: &RowPicture,
+    text: &[(String, String)],
+    level: u8,
+    wanted: Wanted<'_>,
+) -> Result<PngFile, EncodeError> {
+    let mut head = Vec::new();
+    header(&mut head, picture.width, picture.height, picture.pixels);
     for (key, value) in text {
-        chunk(&mut out, *b"tEXt", &keyed(key, value)?);
+        chunk(&mut head, *b"tEXt", &keyed(key, value)?);
     }
-    chunk(&mut out, *b"IDAT", &compress(picture, level, wanted)?);
-    chunk(&mut out, *b"IEND", &[]);
-    Ok(out)
+    let mut pieces = vec![head];
+    let open = |_| OpenChunk::new(*b"IDAT");
+    pieces.extend(png_data::compress(picture, level, &open, wanted)?);
+    let mut end = Vec::new();
+    chunk(&mut end, *b"IEND", &[]);
+    pieces.push(end);
+    Ok(PngFile { pieces })
 }
 
 /// Encodes an animation with full frames; `text` becomes private `comf` chunks after the image data. A single frame
@@ -138,7 +230,8 @@ pub fn encode_apng_while(
     wanted: Wanted<'_>,
 ) -> Result<Vec<u8>, EncodeError> {
     let first = frames.first().ok_or(EncodeError::NoFrames)?;
-    let mut out = start(first);
+    let mut out = Vec::new();
+    header(&mut out, first.width, first.height, first.pixels);
     let animated = frames.len() > 1;
     if animated {
         let mut actl = (frames.len() as u32).to_be_bytes().to_vec();
@@ -165,15 +258,21 @@ pub fn encode_apng_while(
             chunk(&mut out, *b"fcTL", &fctl);
             sequence += 1;
         }
-        let data = compress(frame, level, wanted)?;
-        if i == 0 {
-            chunk(&mut out, *b"IDAT", &data);
-        } else {
-            let mut numbered = sequence.to_be_bytes().to_vec();
-            numbered.extend(data);
-            chunk(&mut out, *b"fdAT", &numbered);
-            sequence += 1;
+        let open = |part: usize| {
+            if i == 0 {
+                return OpenChunk::new(*b"IDAT");
+            }
+            // Frames after the first have numbers of their chunks before the data.
+            let mut numbered = OpenChunk::new(*b"fdAT");
+            let number = sequence + part as u32;
+            numbered.data().extend(number.to_be_bytes());
+            numbered
+        };
+        let chunks = png_data::compress(&frame.into(), level, &open, wanted)?;
+        if i > 0 {
+            sequence += chunks.len() as u32;
         }
+        out.extend(chunks.iter().flatten());
     }
     for (key, value) in text {
         chunk(&mut out, *b"comf", &keyed(key, value)?);
@@ -194,12 +293,6 @@ fn delay(ms: u32) -> (u16, u16) {
         // Over a minute; nobody misses the milliseconds.
         _ => (u16::try_from(ms / 1000).unwrap_or(u16::MAX), 1),
     }
-}
-
-fn start(picture: &Picture) -> Vec<u8> {
-    let mut out = Vec::with_capacity(picture.data.len() / 2 + 1024);
-    header(&mut out, picture.width, picture.height, picture.pixels);
-    out
 }
 
 fn header(out: &mut Vec<u8>, width: u32, height: u32, pixels: Pixels) {
@@ -298,13 +391,39 @@ impl<W: Write> Write for ImageChunks<W> {
 }
 
 fn chunk(out: &mut Vec<u8>, kind: [u8; 4], data: &[u8]) {
-    out.extend((data.len() as u32).to_be_bytes());
-    let from = out.len();
-    out.extend(kind);
-    out.extend(data);
-    let mut crc = Crc::new();
-    crc.update(&out[from..]);
-    out.extend(crc.sum().to_be_bytes());
+    let mut chunk = OpenChunk::new(kind);
+    chunk.data().extend(data);
+    out.extend(chunk.close());
+}
+
+/// A chunk whose data is still being added. Chunks of more than 4 GiB do not exist: nothing that is encoded in one is that large.
+pub(crate) struct OpenChunk(Vec<u8>);
+
+impl OpenChunk {
+    /// Bytes of the length before the name.
+    const LENGTH: usize = 4;
+
+    pub(crate) fn new(kind: [u8; 4]) -> Self {
+        let mut bytes = vec![0; Self::LENGTH];
+        bytes.extend(kind);
+        Self(bytes)
+    }
+
+    /// What was added so far, after length and name.
+    pub(crate) fn data(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+
+    /// The chunk with its length and checksum.
+    pub(crate) fn close(self) -> Vec<u8> {
+        let mut bytes = self.0;
+        let length = (bytes.len() - Self::LENGTH - 4) as u32;
+        bytes[..Self::LENGTH].copy_from_slice(&length.to_be_bytes());
+        let mut crc = Crc::new();
+        crc.update(&bytes[Self::LENGTH..]);
+        bytes.extend(crc.sum().to_be_bytes());
+        bytes
+    }
 }
 
 /// `key NUL value` in Latin-1; characters beyond it become `?` (JSON text is escaped and has none).

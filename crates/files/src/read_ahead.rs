@@ -1,11 +1,12 @@
 //! Files that will be read soon, brought into the system's cache beside other work.
 
+#[cfg(target_os = "linux")]
 use std::fs::File;
 #[cfg(target_os = "linux")]
 use std::io::IoSliceMut;
 #[cfg(target_os = "linux")]
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 #[cfg(target_os = "linux")]
 use std::time::Duration;
 
@@ -24,19 +25,20 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Nothing happens where it has more than `most` bytes: the end of a file that the cache cannot hold would push out its beginning.
 /// Only Linux is asked.
 pub fn read_ahead(path: &Path, most: u64, busy: fn() -> bool) {
-    let Ok(file) = File::open(path) else {
-        return;
-    };
-    let len = file.metadata().map_or(0, |data| data.len());
-    if len == 0 || len > most {
-        return;
-    }
-    start(file, len, busy);
+    start(path.to_path_buf(), most, busy);
 }
 
 #[cfg(target_os = "linux")]
-fn start(file: File, len: u64, busy: fn() -> bool) {
+fn start(path: PathBuf, most: u64, busy: fn() -> bool) {
+    // Opened there, too: a network share may not answer.
     let read = move || {
+        let Ok(file) = File::open(path) else {
+            return;
+        };
+        let len = file.metadata().map_or(0, |data| data.len());
+        if len > most {
+            return;
+        }
         let mut part = vec![0; PART];
         for at in (0..len).step_by(PART) {
             if is_cached(&file, at) != Some(false) {
@@ -69,7 +71,7 @@ fn is_cached(file: &File, at: u64) -> Option<bool> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn start(_: File, _: u64, _: fn() -> bool) {}
+fn start(_: PathBuf, _: u64, _: fn() -> bool) {}
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {

@@ -26,6 +26,7 @@ extern crate self as fresco_graph;
 mod cancel;
 mod codec;
 mod dynamic;
+mod entry;
 pub mod json;
 pub mod mapping;
 mod missing;
@@ -44,6 +45,7 @@ mod value;
 pub use cancel::{CancelToken, CancelWatch};
 pub use codec::{Codec, CodecError, Parts, ValueCodec};
 pub use dynamic::Declared;
+pub use entry::{NodeEntry, NodeRow, SharedTooltips, Twin, entry, row, rows};
 pub use fresco_graph_macros::Node;
 pub use missing::{
     Missing, MissingFile, MissingModel, MissingNode, file_name, missing, model_sources,

@@ -6,7 +6,6 @@
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
@@ -543,62 +542,6 @@ pub trait Node: NodeSchema {
     fn validate(_args: Args, _types: &Map, _cx: &Cx) -> Result<Verdict, NodeError> {
         Ok(Verdict::Ok)
     }
-}
-
-struct Native<T> {
-    schema: Arc<Schema>,
-    validator: Option<Arc<ValidatorInputs>>,
-    marker: PhantomData<fn() -> T>,
-}
-
-impl<T: Node> NodeClass for Native<T> {
-    fn schema(&self) -> Arc<Schema> {
-        self.schema.clone()
-    }
-    fn call(&self, args: Args, cx: &Cx) -> Result<Flow, NodeError> {
-        T::from_args(args)?.start(cx)
-    }
-    fn is_async(&self) -> bool {
-        T::ASYNC
-    }
-    fn has_lazy(&self) -> bool {
-        T::LAZY
-    }
-    fn check_lazy(&self, args: Args, cx: &Cx) -> Result<Vec<String>, NodeError> {
-        T::check_lazy(args, cx)
-    }
-    fn has_fingerprint(&self) -> bool {
-        T::FINGERPRINT
-    }
-    fn fingerprint(&self, args: Args, cx: &Cx) -> Result<Value, NodeError> {
-        T::fingerprint(args, cx)
-    }
-    fn validator(&self) -> Option<Arc<ValidatorInputs>> {
-        self.validator.clone()
-    }
-    fn validate(&self, args: Args, types: &Map, cx: &Cx) -> Result<Verdict, NodeError> {
-        T::validate(args, types, cx)
-    }
-}
-
-/// A row of a node list: `static NODES: &[NodeEntry] = &[entry::<KSampler>(), ...]`.
-#[derive(Clone, Copy)]
-pub struct NodeEntry(fn() -> Arc<dyn NodeClass>);
-
-impl NodeEntry {
-    pub fn class(self) -> Arc<dyn NodeClass> {
-        (self.0)()
-    }
-}
-
-pub const fn entry<T: Node>() -> NodeEntry {
-    NodeEntry(|| {
-        Arc::new(Native::<T> {
-            schema: Arc::new(T::schema()),
-            validator: T::VALIDATOR.map(|inputs| Arc::new(inputs.into())),
-            marker: PhantomData,
-        })
-    })
 }
 
 /// Typed things the assembly hands to nodes: directories, model folders, the memory room.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::{Map, Value};
+use crate::{Map, SharedTooltips, Value};
 
 /// Which of the reference's two shapes a class has on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,6 +227,25 @@ impl Input {
         }
     }
 
+    /// A whole number between two bounds.
+    pub fn int(name: &str, default: i64, [min, max]: [i64; 2]) -> Self {
+        let input = Self::new(name, "INT").option("default", default);
+        input.option("min", min).option("max", max)
+    }
+
+    /// A number between two bounds, and the step of its widget.
+    pub fn float(name: &str, default: f64, [min, max, step]: [f64; 3]) -> Self {
+        let input = Self::new(name, "FLOAT").option("default", default);
+        let input = input.option("min", min).option("max", max);
+        input.option("step", step)
+    }
+
+    /// A combo box over these entries.
+    pub fn choice(name: &str, entries: &[&str]) -> Self {
+        let entries = entries.iter().map(|entry| Value::from(*entry)).collect();
+        Self::combo(name, Choices::Fixed(Arc::new(entries)))
+    }
+
     /// A combo box; it takes its V1 or V3 wire form from the schema it is put into.
     pub fn combo(name: &str, choices: Choices) -> Self {
         Self {
@@ -327,6 +346,43 @@ impl Input {
         }
         self.options.insert(key.into(), value);
         self
+    }
+
+    /// What the input means, for people; shown beside it by clients.
+    pub fn tooltip(self, text: &str) -> Self {
+        self.option("tooltip", text)
+    }
+
+    /// The inputs that appear with this one: those of its slots or of its choices.
+    pub fn inner(&self) -> Vec<&Input> {
+        match &self.kind {
+            Kind::Plain | Kind::Match { .. } => Vec::new(),
+            Kind::Autogrow { template, .. } => vec![template],
+            Kind::DynamicCombo(options) => options.iter().flat_map(|o| &o.inputs).collect(),
+            Kind::DynamicSlot { inputs, .. } => inputs.iter().collect(),
+        }
+    }
+
+    fn describe(&mut self, tooltips: SharedTooltips) {
+        if !self.options.contains_key("tooltip")
+            && let Some(text) = tooltips(self)
+        {
+            self.options.insert("tooltip".into(), text.into());
+        }
+        match &mut self.kind {
+            Kind::Plain | Kind::Match { .. } => {}
+            Kind::Autogrow { template, .. } => template.describe(tooltips),
+            Kind::DynamicCombo(options) => {
+                for input in options.iter_mut().flat_map(|o| &mut o.inputs) {
+                    input.describe(tooltips);
+                }
+            }
+            Kind::DynamicSlot { inputs, .. } => {
+                for input in inputs {
+                    input.describe(tooltips);
+                }
+            }
+        }
     }
 
     /// The combo entries to check membership against: a V1 list type, or a V3 combo's options.
@@ -489,6 +545,13 @@ impl Schema {
     pub fn hidden(mut self, name: &str, magic: &str) -> Self {
         self.hidden.push((name.into(), Magic::from_wire(magic)));
         self
+    }
+
+    /// Gives a tooltip to each input that has none and that the table knows.
+    pub fn describe_inputs(&mut self, tooltips: SharedTooltips) {
+        for input in &mut self.inputs {
+            input.describe(tooltips);
+        }
     }
 
     /// Declared input by its plain name (dynamic inputs: before finalising).

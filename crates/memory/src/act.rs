@@ -256,6 +256,7 @@ impl State {
         };
         let before = entry.in_memory();
         let host = entry.on(0);
+        let really_there = entry.in_main_memory();
         let spots: Vec<DeviceIndex> = (1..devices.len())
             .filter(|spot| entry.on(*spot) > 0)
             .collect();
@@ -292,7 +293,7 @@ impl State {
         if cause.forget {
             entry.claims.forget();
         }
-        done.from_host += host.saturating_sub(entry.on(0));
+        done.from_host += really_there.saturating_sub(entry.in_main_memory());
         done.from_devices += (before - host).saturating_sub(after - entry.on(0));
         done.devices.extend(spots);
         let class = Arc::clone(&entry.class);
@@ -345,6 +346,7 @@ impl State {
             return;
         };
         let (before, host) = (part.in_memory(), part.on(0));
+        let really_there = part.in_main_memory();
         if before == 0 {
             return;
         }
@@ -353,7 +355,7 @@ impl State {
             .collect();
         let error = part.release(devices).err();
         let after = part.in_memory();
-        done.from_host += host.saturating_sub(part.on(0));
+        done.from_host += really_there.saturating_sub(part.in_main_memory());
         done.from_devices += (before - host).saturating_sub(after - part.on(0));
         done.devices.extend(spots);
         if let Some(error) = &error {

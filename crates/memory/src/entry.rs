@@ -111,6 +111,13 @@ impl WeightPart {
         self.sums.iter().sum()
     }
 
+    /// Bytes that main memory really has of those at home there: not what is still in its file, such as what a LoRA replaces.
+    pub(crate) fn in_main_memory(&self) -> u64 {
+        let home = self.on_spot(0).into_iter();
+        let unread: u64 = home.map(|unit| self.weights.unread_bytes(unit)).sum();
+        self.on(0).saturating_sub(unread)
+    }
+
     /// Bytes that are only in the file.
     pub(crate) fn missing(&self) -> u64 {
         self.total - self.in_memory()
@@ -328,6 +335,11 @@ impl ModelEntry {
 
     pub(crate) fn in_memory(&self) -> u64 {
         self.parts().map(WeightPart::in_memory).sum()
+    }
+
+    /// What main memory really has of them.
+    pub(crate) fn in_main_memory(&self) -> u64 {
+        self.parts().map(WeightPart::in_main_memory).sum()
     }
 
     pub(crate) fn is_held(&self) -> bool {

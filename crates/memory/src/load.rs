@@ -152,6 +152,11 @@ impl ModelRegistry {
         }
         let bytes: Vec<u64> = reads.iter().map(|read| read.bytes).collect();
         let mut guard = self.lock();
+        // What is being copied is not placed anew: that would wait for the copy, and everybody else for this lock.
+        while let Some((id, model)) = guard.first_busy(models) {
+            let waited = guard.wait(&id);
+            waited.map_err(|error| LoadFailure::new((id, model), error.into()))?;
+        }
         let mut load = Load::new(self, who, models, need);
         let placed = guard.place_all(&mut load, &bytes);
         drop(guard);
@@ -197,7 +202,7 @@ impl ModelRegistry {
     fn finish_moves(&self, id: &WeightsId) -> Result<(), MemoryError> {
         let mut guard = self.lock();
         while guard.entries.get(id).is_some_and(|entry| entry.busy) {
-            guard.wait(id);
+            guard.wait(id)?;
         }
         let Some(entry) = guard.entries.get_mut(id) else {
             return Ok(());
@@ -229,7 +234,7 @@ impl ModelRegistry {
         };
         let mut guard = self.lock();
         while guard.entries.get(id).ok_or_else(gone)?.busy {
-            guard.wait(id);
+            guard.wait(id)?;
         }
         let state = &mut *guard;
         state.give_up_lost(who, id);
@@ -417,6 +422,12 @@ impl ModelRegistry {
 }
 
 impl State {
+    /// The first of these models whose weights somebody reads or copies.
+    fn first_busy(&self, models: &Models) -> Option<(WeightsId, ModelId)> {
+        let busy = |id| self.entries.get(id).is_some_and(|entry| entry.busy);
+        models.iter().find(|(id, _)| busy(id)).cloned()
+    }
+
     /// Weights on a device that has failed cannot be read there any more: they go, with all that was made of them, and their
     /// files are read again.
     fn give_up_lost(&mut self, who: &Who, id: &WeightsId) {

@@ -10,9 +10,9 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use fresco_tensor::Device;
+use fresco_tensor::{Device, TensorError, cancel};
 
 use crate::claims::Effective;
 use crate::entry::{DeviceIndex, Devices, ModelEntry};
@@ -151,12 +151,11 @@ impl State {
                 eject: ends.is_some(),
                 removed: entry.removed.clone(),
                 bytes: (0..count)
-                    .map(|spot| {
-                        if merged {
-                            entry.on(spot)
-                        } else {
-                            entry.base.on(spot)
-                        }
+                    .map(|spot| match (spot, merged) {
+                        (0, true) => entry.in_main_memory(),
+                        (0, false) => entry.base.in_main_memory(),
+                        (_, true) => entry.on(spot),
+                        (_, false) => entry.base.on(spot),
                     })
                     .collect(),
                 offloaded: entry.offloaded(),
@@ -183,7 +182,12 @@ impl State {
                             .iter()
                             .any(|hold| entry.lineage(hold.model).contains(model)),
                     needed: entry.busy || needed.iter().any(line),
-                    bytes: (0..count).map(|spot| part.on(spot)).collect(),
+                    bytes: (0..count)
+                        .map(|spot| match spot {
+                            0 => part.in_main_memory(),
+                            _ => part.on(spot),
+                        })
+                        .collect(),
                     offloaded: part.on(0) + part.missing(),
                     size: part.total,
                     ..item.clone()
@@ -223,6 +227,9 @@ pub(crate) struct Guard<'a> {
     state: Option<MutexGuard<'a, State>>,
 }
 
+/// How long a thread that waits for another's load does not look whether its work is still wanted.
+const LOOK: Duration = Duration::from_millis(50);
+
 const HELD: &str = "the state is there until the guard is dropped";
 
 impl Deref for Guard<'_> {
@@ -247,15 +254,22 @@ impl Guard<'_> {
         std::mem::take(&mut state.trash)
     }
 
-    /// Gives the lock back until an entry is not busy any more: whoever made it busy makes it idle again, also when it
-    /// panics.
-    pub(crate) fn wait(&mut self, id: &WeightsId) {
+    /// Gives the lock back until an entry is not busy any more: the lease that made it busy makes it idle again, also when it
+    /// panics. That lease may wait for a disk that does not answer, so the wait ends as soon as this thread's work is not wanted.
+    pub(crate) fn wait(&mut self, id: &WeightsId) -> Result<(), TensorError> {
         self.unlock();
         let inner = &*self.registry.0;
         let busy = |state: &mut State| state.entries.get(id).is_some_and(|entry| entry.busy);
-        let state = inner.idle.wait_while(lock(&inner.state), busy);
-        self.state = Some(state.unwrap_or_else(PoisonError::into_inner));
+        let mut state = lock(&inner.state);
+        let mut wanted = cancel::check();
+        while wanted.is_ok() && busy(&mut state) {
+            let waited = inner.idle.wait_timeout_while(state, LOOK, busy);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            wanted = cancel::check();
+        }
+        self.state = Some(state);
         self.registry.note_locked();
+        wanted
     }
 
     fn unlock(&mut self) {

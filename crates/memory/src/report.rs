@@ -28,7 +28,10 @@ impl ModelRegistry {
         let state = self.lock();
         let mut devices = Vec::new();
         for (spot, device) in state.devices.iter().enumerate() {
-            let weights = |entry: &ModelEntry| entry.on(spot);
+            let weights = |entry: &ModelEntry| match spot {
+                0 => entry.in_main_memory(),
+                _ => entry.on(spot),
+            };
             let buffers = |entry: &ModelEntry| -> u64 {
                 let mine = entry
                     .handles
@@ -45,7 +48,7 @@ impl ModelRegistry {
                 kind: match device.id() {
                     DeviceId::Cpu => "cpu",
                     DeviceId::Sim(_) => "sim",
-                    DeviceId::Cuda(_) => "cuda",
+                    DeviceId::Gpu(gpu) => gpu.backend,
                 },
                 index: number.and_then(|(_, number)| number.parse().ok()),
                 total,
@@ -111,7 +114,7 @@ impl State {
             class: Arc::clone(&entry.class),
             bytes_total: entry.base.total,
             residency,
-            host_bytes: entry.on(0),
+            host_bytes: entry.in_main_memory(),
             pinned_bytes: 0,
             state: state_of(entry),
             policy: effective.policy,

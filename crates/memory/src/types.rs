@@ -129,6 +129,11 @@ pub trait Weights: Send + Sync {
     /// Where a unit is kept; none if it is only in the file.
     fn home(&self, unit: usize) -> Option<Device>;
 
+    /// Bytes of a unit at home in main memory that are still in their file: nothing has used them there yet.
+    fn unread_bytes(&self, _unit: usize) -> u64 {
+        0
+    }
+
     /// Makes what is missing ready to be placed, for use on a device. Gives the bytes that are read from files; those of weights that
     /// go straight to a device may be read when they are copied there.
     fn load(&self, compute: &Device) -> Result<u64, BoxError>;

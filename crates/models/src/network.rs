@@ -29,6 +29,9 @@ pub struct Lazy<N> {
     stores: Vec<Arc<WeightStore>>,
     build: Box<dyn Fn() -> Result<N> + Send + Sync>,
     rest: Option<fn(&N)>,
+    /// Held while it is built, which may wait for a file.
+    building: Mutex<()>,
+    /// Held for a moment.
     built: Mutex<Option<Arc<N>>>,
 }
 
@@ -42,6 +45,7 @@ impl<N> Lazy<N> {
             stores,
             build,
             rest: None,
+            building: Mutex::new(()),
             built: Mutex::new(None),
         }
     }
@@ -53,14 +57,17 @@ impl<N> Lazy<N> {
         self
     }
 
-    /// The network, built if need be. Others wait while one builds.
+    /// The network, built if need be. Others wait while one builds, as long as their work is wanted.
     pub fn get(&self) -> Result<Arc<N>> {
-        let mut built = self.lock();
-        if let Some(network) = &*built {
-            return Ok(Arc::clone(network));
+        if let Some(network) = self.built() {
+            return Ok(network);
+        }
+        let _building = fresco_tensor::cancel::lock(&self.building)?;
+        if let Some(network) = self.built() {
+            return Ok(network);
         }
         let network = Arc::new((self.build)()?);
-        *built = Some(Arc::clone(&network));
+        *self.lock() = Some(Arc::clone(&network));
         Ok(network)
     }
 

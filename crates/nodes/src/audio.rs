@@ -123,7 +123,7 @@ fn samples(seconds: f64, rate: u32) -> Result<i64, NodeError> {
     outputs("AUDIO")
 )]
 pub struct EmptyAudio {
-    /// Seconds.
+    /// Length of the sound in seconds.
     #[input(default = 60.0, min = 0.0, max = 18446744073709551615u64, step = 0.01)]
     duration: f64,
     /// Samples a second.
@@ -267,7 +267,9 @@ fn same_rate(first: &Audio, second: &Audio) -> Result<(Tensor, Tensor, u32), Nod
     outputs("AUDIO")
 )]
 pub struct AudioConcat {
+    /// The first sound.
     audio1: Audio,
+    /// The sound that is put behind or before it.
     audio2: Audio,
     /// Where the second sound goes.
     #[input(choices = ["after", "before"], default = "after")]
@@ -304,7 +306,9 @@ impl Node for AudioConcat {
     outputs("AUDIO")
 )]
 pub struct AudioMerge {
+    /// The sound whose length the result has.
     audio1: Audio,
+    /// The sound that is mixed in.
     audio2: Audio,
     /// How the two are combined.
     #[input(choices = ["add", "mean", "subtract", "multiply"])]

@@ -101,6 +101,7 @@ impl From<Listener> for Value {
     outputs("AUDIO_ENCODER")
 )]
 pub struct AudioEncoderLoader {
+    /// The file of the audio encoder.
     #[input(listed = "models/audio_encoders")]
     audio_encoder_name: String,
 }
@@ -124,6 +125,7 @@ impl Node for AudioEncoderLoader {
     outputs("AUDIO_ENCODER_OUTPUT")
 )]
 pub struct AudioEncoderEncode {
+    /// The network that listens.
     audio_encoder: Listener,
     audio: Audio,
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_graph::{
-    Cx, FromValue, Map, NodeEntry, NodeError, Opaque, Pieces, Value, entry, map, wrong_kind,
+    Cx, FromValue, Map, NodeEntry, NodeError, Opaque, Pieces, Value, entry, map, row, wrong_kind,
 };
 use fresco_memory::{Handle, Need, Opened};
 use fresco_models::network::Network;
@@ -50,7 +50,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<edit::TextEncodeQwenImageEditPlus>(),
     entry::<edit::TextEncodeQwenImage21>(),
     entry::<generate::TextGenerate>(),
-    entry::<generate::TextGenerateLTX2Prompt>(),
+    row(&generate::VIDEO_PROMPT),
     entry::<adjust::T5TokenizerOptions>(),
     entry::<adjust::CLIPAttentionMultiply>(),
 ];

@@ -27,9 +27,12 @@ pub(crate) static NODES: &[NodeEntry] = &[
 )]
 pub(crate) struct PorterDuffImageComposite {
     source: Image,
+    /// The mask of the source; white is transparent.
     source_alpha: Mask,
     destination: Image,
+    /// The mask of the destination; white is transparent.
     destination_alpha: Mask,
+    /// The operator that says what of both remains.
     #[input(choices = ["ADD", "CLEAR", "DARKEN", "DST", "DST_ATOP", "DST_IN", "DST_OUT", "DST_OVER", "LIGHTEN", "MULTIPLY", "OVERLAY", "SCREEN", "SRC", "SRC_ATOP", "SRC_IN", "SRC_OUT", "SRC_OVER", "XOR"], default = "DST")]
     mode: String,
 }
@@ -191,6 +194,7 @@ impl Node for SplitImageWithAlpha {
 )]
 pub(crate) struct JoinImageWithAlpha {
     image: Image,
+    /// The mask that becomes transparency; white is transparent.
     alpha: Mask,
 }
 

@@ -303,10 +303,8 @@ pub struct ControlNetApplyAdvanced {
     /// How strongly the hint acts.
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
     strength: f64,
-    /// Share of the sampling at which it starts.
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.001)]
     start_percent: f64,
-    /// Share of the sampling at which it ends.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.001)]
     end_percent: f64,
     #[input(optional)]
@@ -340,10 +338,8 @@ pub struct ControlNetApplySD3 {
     /// How strongly the hint acts.
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
     strength: f64,
-    /// Share of the sampling at which it starts.
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.001)]
     start_percent: f64,
-    /// Share of the sampling at which it ends.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.001)]
     end_percent: f64,
 }
@@ -372,14 +368,13 @@ pub struct ControlNetInpaintingAliMamaApply {
     vae: Vae,
     /// The hint: edges, depth, a pose.
     image: Image,
+    /// What to paint anew: white changes, black stays.
     mask: Mask,
     /// How strongly the hint acts.
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
     strength: f64,
-    /// Share of the sampling at which it starts.
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.001)]
     start_percent: f64,
-    /// Share of the sampling at which it ends.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.001)]
     end_percent: f64,
 }
@@ -425,7 +420,9 @@ impl Node for ControlNetInpaintingAliMamaApply {
     outputs("CONTROL_NET")
 )]
 pub struct SetUnionControlNetType {
+    /// A control net that can read several kinds of pictures.
     control_net: Control,
+    /// What the pictures show; auto lets the control net find out.
     #[input(choices = ["auto", "openpose", "depth", "hed/pidi/scribble/ted", "canny/lineart/anime_lineart/mlsd", "normal", "segment", "tile", "repaint"])]
     r#type: String,
 }

@@ -73,6 +73,7 @@ fn network(store: &Arc<WeightStore>) -> LazyGligen {
     outputs("GLIGEN")
 )]
 pub struct GligenLoader {
+    /// The file of the GLIGEN model.
     #[input(listed = "models/gligen")]
     gligen_name: String,
 }
@@ -180,13 +181,18 @@ const CELL: i64 = 8;
     outputs("CONDITIONING")
 )]
 pub struct GligenTextBoxApply {
+    /// The prompt that gets the box.
     conditioning_to: Conditioning,
     clip: Option<Clip>,
+    /// The model that puts things into boxes.
     gligen_textbox_model: GligenModel,
+    /// What is in the box.
     #[input(multiline = true, dynamicPrompts = true)]
     text: String,
+    /// Width of the box in pixels.
     #[input(default = 64, min = 8, max = 16384, step = 8)]
     width: i64,
+    /// Height of the box in pixels.
     #[input(default = 64, min = 8, max = 16384, step = 8)]
     height: i64,
     #[input(default = 0, min = 0, max = 16384, step = 8)]

@@ -7,7 +7,8 @@ mod weights;
 use std::sync::Arc;
 
 use fresco_graph::{
-    Cx, FromValue, Node, NodeEntry, NodeOutput, NodeResult, Opaque, Value, entry, wrong_kind,
+    Args, Cx, Form, FromValue, Input, Node, NodeEntry, NodeOutput, NodeResult, NodeRow, Opaque,
+    Output, Schema, Value, entry, row, wrong_kind,
 };
 
 pub use keyframes::{HookKeyframe, HookKeyframes};
@@ -15,18 +16,18 @@ pub use weights::HookWeights;
 pub(crate) use weights::HookedNetwork;
 
 pub static NODES: &[NodeEntry] = &[
-    entry::<create::CreateHookLora>(),
-    entry::<create::CreateHookLoraModelOnly>(),
-    entry::<create::CreateHookModelAsLora>(),
-    entry::<create::CreateHookModelAsLoraModelOnly>(),
+    row(&create::LORA),
+    row(&create::LORA_MODEL_ONLY),
+    row(&create::CHECKPOINT),
+    row(&create::CHECKPOINT_MODEL_ONLY),
     entry::<create::SetClipHooks>(),
     entry::<SetHookKeyframes>(),
     entry::<keyframes::CreateHookKeyframe>(),
     entry::<keyframes::CreateHookKeyframesInterpolated>(),
     entry::<keyframes::CreateHookKeyframesFromFloats>(),
-    entry::<CombineHooks2>(),
-    entry::<CombineHooks4>(),
-    entry::<CombineHooks8>(),
+    row(&COMBINE_2),
+    row(&COMBINE_4),
+    row(&COMBINE_8),
 ];
 
 /// One weight change with its strengths.
@@ -136,7 +137,9 @@ impl From<Hooks> for Value {
     experimental
 )]
 pub struct SetHookKeyframes {
+    /// The hooks to schedule.
     hooks: Hooks,
+    /// The strengths and when they begin.
     #[input(optional)]
     hook_kf: Option<HookKeyframes>,
 }
@@ -152,97 +155,58 @@ impl Node for SetHookKeyframes {
     }
 }
 
-/// Joins two groups of hooks.
-#[derive(Node)]
-#[node(
-    id = "CombineHooks2",
-    v1,
-    module = "comfy_extras.nodes_hooks",
-    display = "Combine Hooks [2]",
-    category = "advanced/hooks/combine",
-    outputs("HOOKS"),
-    experimental
-)]
-pub struct CombineHooks2 {
-    #[input(optional, name = "hooks_A")]
-    a: Option<Hooks>,
-    #[input(optional, name = "hooks_B")]
-    b: Option<Hooks>,
+/// Joins as many groups of hooks as it has inputs.
+struct CombineHooks {
+    id: &'static str,
+    display: &'static str,
+    about: &'static str,
+    inputs: &'static [&'static str],
 }
 
-impl Node for CombineHooks2 {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(Hooks::combine([self.a, self.b])))
+impl NodeRow for CombineHooks {
+    fn schema(&self) -> Schema {
+        let mut schema = Schema::new(self.id, Form::V1)
+            .module("comfy_extras.nodes_hooks")
+            .display_name(self.display)
+            .category("advanced/hooks/combine")
+            .description(self.about)
+            .output(Output::new(Hooks::IO));
+        schema.experimental = true;
+        self.inputs.iter().fold(schema, |schema, name| {
+            let input = Input::new(name, Hooks::IO).optional();
+            schema.input(input.tooltip("A group of hooks; it may stay empty."))
+        })
     }
-}
 
-/// Joins up to four groups of hooks.
-#[derive(Node)]
-#[node(
-    id = "CombineHooks4",
-    v1,
-    module = "comfy_extras.nodes_hooks",
-    display = "Combine Hooks [4]",
-    category = "advanced/hooks/combine",
-    outputs("HOOKS"),
-    experimental
-)]
-pub struct CombineHooks4 {
-    #[input(optional, name = "hooks_A")]
-    a: Option<Hooks>,
-    #[input(optional, name = "hooks_B")]
-    b: Option<Hooks>,
-    #[input(optional, name = "hooks_C")]
-    c: Option<Hooks>,
-    #[input(optional, name = "hooks_D")]
-    d: Option<Hooks>,
-}
-
-impl Node for CombineHooks4 {
-    fn run(self, _: &Cx) -> NodeResult {
-        let groups = [self.a, self.b, self.c, self.d];
+    fn run(&self, mut args: Args, _: &Cx) -> NodeResult {
+        let groups = self.inputs.iter().map(|name| args.take(name));
+        let groups = groups.collect::<Result<Vec<_>, _>>()?;
         Ok(NodeOutput::one(Hooks::combine(groups)))
     }
 }
 
-/// Joins up to eight groups of hooks.
-#[derive(Node)]
-#[node(
-    id = "CombineHooks8",
-    v1,
-    module = "comfy_extras.nodes_hooks",
-    display = "Combine Hooks [8]",
-    category = "advanced/hooks/combine",
-    outputs("HOOKS"),
-    experimental
-)]
-pub struct CombineHooks8 {
-    #[input(optional, name = "hooks_A")]
-    a: Option<Hooks>,
-    #[input(optional, name = "hooks_B")]
-    b: Option<Hooks>,
-    #[input(optional, name = "hooks_C")]
-    c: Option<Hooks>,
-    #[input(optional, name = "hooks_D")]
-    d: Option<Hooks>,
-    #[input(optional, name = "hooks_E")]
-    e: Option<Hooks>,
-    #[input(optional, name = "hooks_F")]
-    f: Option<Hooks>,
-    #[input(optional, name = "hooks_G")]
-    g: Option<Hooks>,
-    #[input(optional, name = "hooks_H")]
-    h: Option<Hooks>,
-}
+static COMBINE_2: CombineHooks = CombineHooks {
+    id: "CombineHooks2",
+    display: "Combine Hooks [2]",
+    about: "Joins two groups of hooks.",
+    inputs: &["hooks_A", "hooks_B"],
+};
 
-impl Node for CombineHooks8 {
-    fn run(self, _: &Cx) -> NodeResult {
-        let groups = [
-            self.a, self.b, self.c, self.d, self.e, self.f, self.g, self.h,
-        ];
-        Ok(NodeOutput::one(Hooks::combine(groups)))
-    }
-}
+static COMBINE_4: CombineHooks = CombineHooks {
+    id: "CombineHooks4",
+    display: "Combine Hooks [4]",
+    about: "Joins up to four groups of hooks.",
+    inputs: &["hooks_A", "hooks_B", "hooks_C", "hooks_D"],
+};
+
+static COMBINE_8: CombineHooks = CombineHooks {
+    id: "CombineHooks8",
+    display: "Combine Hooks [8]",
+    about: "Joins up to eight groups of hooks.",
+    inputs: &[
+        "hooks_A", "hooks_B", "hooks_C", "hooks_D", "hooks_E", "hooks_F", "hooks_G", "hooks_H",
+    ],
+};
 
 #[cfg(test)]
 mod tests {

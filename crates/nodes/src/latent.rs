@@ -7,11 +7,10 @@ pub mod empty;
 pub mod operation;
 pub mod resize;
 
-use fresco_graph::{NodeEntry, NodeError, entry};
+use fresco_graph::{NodeEntry, NodeError, entry, row};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
 pub static NODES: &[NodeEntry] = &[
-    entry::<empty::EmptyLatentImage>(),
     entry::<resize::LatentUpscale>(),
     entry::<resize::LatentUpscaleBy>(),
     entry::<batch::LatentFromBatch>(),
@@ -23,7 +22,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<arrange::LatentCrop>(),
     entry::<combine::SetLatentNoiseMask>(),
     entry::<combine::LatentAdd>(),
-    entry::<combine::LatentSubtract>(),
+    row(&combine::SUBTRACT),
     entry::<combine::LatentMultiply>(),
     entry::<combine::LatentInterpolate>(),
     entry::<arrange::LatentConcat>(),
@@ -39,16 +38,7 @@ pub static NODES: &[NodeEntry] = &[
     entry::<batch::RebatchLatents>(),
     entry::<arrange::TrimVideoLatent>(),
     entry::<combine::NormalizeVideoLatentStart>(),
-    entry::<empty::EmptySD3LatentImage>(),
-    entry::<empty::EmptyChromaRadianceLatentImage>(),
-    entry::<empty::EmptyFlux2LatentImage>(),
-    entry::<empty::EmptyHunyuanLatentVideo>(),
-    entry::<empty::EmptyHunyuanVideo15Latent>(),
-    entry::<empty::EmptyHunyuanImageLatent>(),
     entry::<empty::EmptyLatentHunyuan3Dv2>(),
-    entry::<empty::EmptyLTXVLatentVideo>(),
-    entry::<empty::EmptyMochiLatentVideo>(),
-    entry::<empty::EmptyCosmosLatentVideo>(),
     entry::<empty::EmptyAceStepLatentAudio>(),
     entry::<empty::EmptyLatentAudio>(),
     entry::<empty::EmptyQwenImageLayeredLatentImage>(),

@@ -102,6 +102,7 @@ fn lazy(found: &UpscalerStore, store: &Arc<WeightStore>) -> Network {
     outputs("LATENT_UPSCALE_MODEL")
 )]
 pub struct LatentUpscaleModelLoader {
+    /// The file of the latent upscale model.
     #[input(listed = "models/latent_upscale_models")]
     model_name: String,
 }
@@ -144,6 +145,7 @@ const LEAST: i64 = 64;
     outputs("LATENT")
 )]
 pub struct HunyuanVideo15LatentUpscaleWithModel {
+    /// The model that mends the enlarged latent.
     model: LatentUpscaleModel,
     samples: Latent,
     #[input(default = "bilinear", choices = ["nearest-exact", "bilinear", "area", "bicubic", "bislerp"])]

@@ -48,6 +48,7 @@ pub mod sigmas;
 mod small_files;
 pub mod style;
 pub mod text;
+mod tooltips;
 pub mod types;
 pub mod upscale;
 pub mod vae;
@@ -64,6 +65,7 @@ pub fn all() -> Vec<NodeEntry> {
         mask::NODES,
         compositing::NODES,
         loaders::NODES,
+        &latent::empty::NODES,
         latent::NODES,
         clip::NODES,
         conditioning::NODES,
@@ -101,9 +103,13 @@ pub fn all() -> Vec<NodeEntry> {
         latent_upscale::NODES,
         lora::NODES,
         merging::NODES,
+        &merging::specific::NODES,
         saving::NODES,
         multigpu::NODES,
         memory_nodes::NODES,
     ];
-    families.concat()
+    let entries = families.iter().copied().flatten();
+    entries
+        .map(|entry| entry.with_tooltips(tooltips::shared))
+        .collect()
 }

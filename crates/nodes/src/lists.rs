@@ -9,7 +9,7 @@ pub static NODES: &[NodeEntry] = &[entry::<CreateList>(), entry::<GetItemFromLis
 fn list_inputs() -> Input {
     Input::autogrow(
         "inputs",
-        Input::match_type("input", "type", "*"),
+        Input::match_type("input", "type", "*").tooltip("A value of the list."),
         "input",
         1,
         100,
@@ -28,6 +28,7 @@ fn list_inputs() -> Input {
     input_is_list
 )]
 pub struct CreateList {
+    /// The values, in this order; as many as are connected.
     #[input(spec = list_inputs())]
     inputs: Grown<Vec<Value>>,
 }
@@ -51,6 +52,7 @@ impl Node for CreateList {
     input_is_list
 )]
 pub struct GetItemFromList {
+    /// The list to take from.
     #[input(ty = "*")]
     list: Vec<Value>,
     /// Its place: 0 is the first; negative ones count from the end.

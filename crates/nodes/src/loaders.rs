@@ -14,7 +14,9 @@ use fresco_files::read_ahead::read_ahead;
 use fresco_graph::{Cx, NodeEntry, NodeError, entry};
 use fresco_memory::ContentKey;
 use fresco_tensor::weights::{Recast, shards_of, with_fp8_products};
-use fresco_tensor::{Dtype, WeightFile, available_memory, open_weights, weights_were_read_within};
+use fresco_tensor::{
+    Dtype, WeightFile, available_memory, on_reader_thread, open_weights, weights_were_read_within,
+};
 
 pub(crate) use checkpoint::{
     CheckpointOptions, NETWORK_PARTS, TEXT_PARTS, diffusers_part, families, load_checkpoint,
@@ -39,8 +41,8 @@ pub static NODES: &[NodeEntry] = &[
 /// Where a file of the user's model folders is.
 pub(crate) fn find_model(cx: &Cx, folder: &str, name: &str) -> Result<PathBuf, NodeError> {
     let folders = cx.resource::<Folders>()?;
-    folders
-        .require(folder, name)
+    let (kind, entry) = (folder.to_owned(), name.to_owned());
+    on_reader_thread(move || folders.require(&kind, &entry))?
         .map_err(|e| NodeError::file_not_found(e.to_string()))
 }
 
@@ -164,7 +166,8 @@ impl WeightSource {
         component: Component,
         reading: &str,
     ) -> Result<ContentKey, NodeError> {
-        let files = shards_of(&self.path);
+        let path = self.path.clone();
+        let files = on_reader_thread(move || shards_of(&path))?;
         let files: Vec<&Path> = files.iter().map(PathBuf::as_path).collect();
         content(&files, component, reading)
     }

@@ -23,9 +23,12 @@ fn branch(name: &str) -> Input {
     experimental
 )]
 pub struct ComfySwitchNode {
+    /// Which input is passed on.
     switch: bool,
+    /// What is passed on while the switch is off.
     #[input(spec = branch("on_false"))]
     on_false: Option<Value>,
+    /// What is passed on while the switch is on.
     #[input(spec = branch("on_true"))]
     on_true: Option<Value>,
 }
@@ -63,6 +66,7 @@ impl Node for ComfySwitchNode {
     experimental
 )]
 pub struct CustomCombo {
+    /// The entry that is chosen.
     #[input(choices = [""; 0])]
     choice: String,
 }

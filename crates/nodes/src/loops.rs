@@ -27,20 +27,36 @@ const END: &str = "EndLoop";
 
 /// How often, and over what.
 fn modes() -> Input {
-    let int = |name: &str, default: i64| Input::new(name, "INT").option("default", default);
+    let int = |name: &str, default: i64, about: &str| {
+        let input = Input::new(name, "INT").option("default", default);
+        input.tooltip(about)
+    };
     Input::dynamic_combo(
         "mode",
         vec![
-            ("simple", vec![int("num_iterations", 4).option("min", 0)]),
+            (
+                "simple",
+                vec![int("num_iterations", 4, "How many turns there are.").option("min", 0)],
+            ),
             (
                 "For",
                 vec![
-                    int("start_iteration_index", 0),
-                    int("max_iteration", 4),
-                    int("step", 1).option("min", 1),
+                    int("start_iteration_index", 0, "Number of the first turn."),
+                    int(
+                        "max_iteration",
+                        4,
+                        "Number at which the loop ends; this turn is not made.",
+                    ),
+                    int("step", 1, "How far apart the numbers of two turns are.").option("min", 1),
                 ],
             ),
-            ("List", vec![Input::match_type("list", "list", "*")]),
+            (
+                "List",
+                vec![
+                    Input::match_type("list", "list", "*")
+                        .tooltip("The list with an item for each turn."),
+                ],
+            ),
         ],
     )
 }
@@ -118,7 +134,9 @@ fn unasked(name: &str) -> Input {
 }
 
 fn terminations() -> Input {
-    let slot = Input::new("termination", "*").option("lazy", true);
+    let slot = Input::new("termination", "*")
+        .tooltip("Something that has to be done in each turn.")
+        .option("lazy", true);
     Input::autogrow("terminations", slot, "termination", 0, 50).optional()
 }
 

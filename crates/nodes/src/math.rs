@@ -24,7 +24,9 @@ const LETTERS: [&str; 26] = [
 ];
 
 fn lettered_values() -> Input {
-    let template = Input::new("value", "FLOAT,INT,BOOLEAN").optional();
+    let template = Input::new("value", "FLOAT,INT,BOOLEAN")
+        .optional()
+        .tooltip("A number that the expression may use.");
     Input::autogrow_named("values", template, &LETTERS, 1)
 }
 
@@ -43,6 +45,7 @@ pub struct MathExpression {
     /// sum min max abs round pow sqrt ceil floor log log2 log10 sin cos tan int float.
     #[input(default = "a + b", multiline = true)]
     expression: String,
+    /// The numbers that the expression may use, under the names a, b, c and so on.
     #[input(spec = lettered_values())]
     values: Option<Arc<Map>>,
 }
@@ -86,6 +89,7 @@ impl Node for MathExpression {
     outputs("FLOAT", "INT")
 )]
 pub struct NumberConvert {
+    /// The number, switch or text to convert.
     #[input(ty = "INT,FLOAT,STRING,BOOLEAN")]
     value: Value,
 }
@@ -161,6 +165,7 @@ const RATIOS: [&str; 8] = [
     outputs(Output::new("INT").named("width"), Output::new("INT").named("height"))
 )]
 pub struct ResolutionSelector {
+    /// Width in proportion to height.
     #[input(default = "1:1 (Square)", choices = RATIOS)]
     aspect_ratio: String,
     /// Millions of pixels, of 1024 x 1024.
@@ -169,6 +174,7 @@ pub struct ResolutionSelector {
     /// Both sides are multiples of this.
     #[input(optional, or = 8, default = 8, min = 8, max = 128, step = 4)]
     multiple: i64,
+    /// The drawing of the chosen size.
     #[expect(dead_code, reason = "the editor draws it")]
     #[input(optional, ty = "RESOLUTION_PREVIEW")]
     preview: Option<Value>,

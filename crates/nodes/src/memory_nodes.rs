@@ -27,8 +27,7 @@ const MODELS: &str = "MODEL,CLIP,VAE,CONTROL_NET,CLIP_VISION";
 const MOST_SECONDS: u32 = 31_536_000;
 
 fn any_model() -> Input {
-    Input::match_type("model", "model", MODELS)
-        .option("tooltip", "What it is about; it is passed on.")
+    Input::match_type("model", "model", MODELS).tooltip("What it is about; it is passed on.")
 }
 
 /// The handle of a model's weights; none for those that have none, such as a VAE that only scales.
@@ -109,7 +108,7 @@ impl Node for KeepOrEject {
     outputs(Output::matching("any", "value"))
 )]
 struct UnloadModels {
-    #[input(spec = Input::match_type("value", "any", "*").option("tooltip", "Anything; it is passed on."))]
+    #[input(spec = Input::match_type("value", "any", "*").tooltip("Anything; it is passed on."))]
     value: Value,
 }
 

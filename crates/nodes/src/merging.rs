@@ -1,10 +1,13 @@
 //! Nodes that mix the weights of models.
 
-mod specific;
+pub mod specific;
 
 use std::sync::Arc;
 
-use fresco_graph::{Cx, Node, NodeEntry, NodeError, NodeOutput, NodeResult, entry};
+use fresco_graph::{
+    Args, Cx, Form, FromValue, Input, Node, NodeEntry, NodeError, NodeOutput, NodeResult, NodeRow,
+    Output, Schema, entry, row,
+};
 use fresco_models::PatchSet;
 use fresco_models::patch::{Change, OtherWeight, Patch};
 
@@ -13,28 +16,13 @@ use crate::lora::{Weights, with_patches};
 use crate::sampling::Model;
 
 pub static NODES: &[NodeEntry] = &[
-    entry::<ModelMergeSimple>(),
+    row(&MODEL_MIX),
     entry::<ModelMergeBlocks>(),
-    entry::<ModelMergeSubtract>(),
-    entry::<ModelMergeAdd>(),
-    entry::<ClipMergeSimple>(),
-    entry::<ClipMergeSubtract>(),
-    entry::<ClipMergeAdd>(),
-    entry::<specific::ModelMergeSd1>(),
-    entry::<specific::ModelMergeSd2>(),
-    entry::<specific::ModelMergeSdxl>(),
-    entry::<specific::ModelMergeSd3>(),
-    entry::<specific::ModelMergeAuraFlow>(),
-    entry::<specific::ModelMergeFlux1>(),
-    entry::<specific::ModelMergeSd35Large>(),
-    entry::<specific::ModelMergeMochi>(),
-    entry::<specific::ModelMergeLtxv>(),
-    entry::<specific::ModelMergeCosmos7B>(),
-    entry::<specific::ModelMergeCosmos14B>(),
-    entry::<specific::ModelMergeWan>(),
-    entry::<specific::ModelMergeCosmosPredict2Small>(),
-    entry::<specific::ModelMergeCosmosPredict2Large>(),
-    entry::<specific::ModelMergeQwenImage>(),
+    row(&MODEL_DIFFERENCE),
+    row(&MODEL_SUM),
+    row(&CLIP_MIX),
+    row(&CLIP_DIFFERENCE),
+    row(&CLIP_SUM),
 ];
 
 /// What becomes of a weight: `own * strength_model + other * strength`.
@@ -96,29 +84,130 @@ fn block_share(shares: &[(String, f64)], key: &str) -> Option<f64> {
     best.or_else(|| shares.first()).map(|(_, share)| *share)
 }
 
-/// Mixes two models: a ratio of 1 is the first, 0 the second.
-#[derive(Node)]
-#[node(
-    id = "ModelMergeSimple",
-    v1,
-    module = "comfy_extras.nodes_model_merging",
-    category = "advanced/model_merging",
-    outputs("MODEL")
-)]
-struct ModelMergeSimple {
-    model1: Model,
-    model2: Model,
-    #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
-    ratio: f64,
+/// A mix of two models or of two text encoders: a row of the table below.
+struct Merge {
+    id: &'static str,
+    about: &'static str,
+    what: Merged,
+    /// The number that decides the mix, if one does: its name, its tooltip, its least and its most.
+    number: Option<(&'static str, &'static str, [f64; 2])>,
+    mix: fn(f64) -> Mix,
 }
 
-impl Node for ModelMergeSimple {
-    fn run(self, cx: &Cx) -> NodeResult {
-        let mix = Mix::shared(self.ratio);
-        let model = mixed(self.model1, &self.model2, cx, |_| Some(mix))?;
-        Ok(NodeOutput::one(model))
+#[derive(Clone, Copy)]
+enum Merged {
+    Models,
+    Clips,
+}
+
+impl Merged {
+    /// The type, and the names of both inputs.
+    fn inputs(self) -> (&'static str, [&'static str; 2]) {
+        match self {
+            Self::Models => (Model::IO, ["model1", "model2"]),
+            Self::Clips => (Clip::IO, ["clip1", "clip2"]),
+        }
     }
 }
+
+impl NodeRow for Merge {
+    fn schema(&self) -> Schema {
+        let (ty, [one, two]) = self.what.inputs();
+        let schema = Schema::new(self.id, Form::V1)
+            .module("comfy_extras.nodes_model_merging")
+            .category("advanced/model_merging")
+            .description(self.about)
+            .output(Output::new(ty))
+            .input(Input::new(one, ty))
+            .input(Input::new(two, ty));
+        let number = self.number.map(|(name, about, [min, max])| {
+            Input::float(name, 1.0, [min, max, 0.01]).tooltip(about)
+        });
+        number.into_iter().fold(schema, Schema::input)
+    }
+
+    fn run(&self, mut args: Args, cx: &Cx) -> NodeResult {
+        let (_, [one, two]) = self.what.inputs();
+        let number = match self.number {
+            Some((name, ..)) => args.take(name)?,
+            None => 1.0,
+        };
+        let mix = (self.mix)(number);
+        match self.what {
+            Merged::Models => {
+                let (one, two): (Model, Model) = (args.take(one)?, args.take(two)?);
+                Ok(NodeOutput::one(mixed(one, &two, cx, |_| Some(mix))?))
+            }
+            Merged::Clips => mixed_clips(args.take(one)?, &args.take(two)?, mix, cx),
+        }
+    }
+}
+
+/// The difference of two sets of weights, times a number.
+fn difference(multiplier: f64) -> Mix {
+    Mix {
+        strength: -multiplier,
+        strength_model: multiplier,
+    }
+}
+
+fn sum(_: f64) -> Mix {
+    Mix {
+        strength: 1.0,
+        strength_model: 1.0,
+    }
+}
+
+const SHARE: &str = "Share of the first one: 1 is all of it, 0 all of the second.";
+const FACTOR: &str = "Factor of both.";
+
+static MODEL_MIX: Merge = Merge {
+    id: "ModelMergeSimple",
+    about: "Mixes two models: a ratio of 1 is the first, 0 the second.",
+    what: Merged::Models,
+    number: Some(("ratio", SHARE, [0.0, 1.0])),
+    mix: Mix::shared,
+};
+
+static MODEL_DIFFERENCE: Merge = Merge {
+    id: "ModelMergeSubtract",
+    about: "Takes the weights of the second model away from those of the first, both multiplied.",
+    what: Merged::Models,
+    number: Some(("multiplier", FACTOR, [-10.0, 10.0])),
+    mix: difference,
+};
+
+static MODEL_SUM: Merge = Merge {
+    id: "ModelMergeAdd",
+    about: "Adds the weights of two models.",
+    what: Merged::Models,
+    number: None,
+    mix: sum,
+};
+
+static CLIP_MIX: Merge = Merge {
+    id: "CLIPMergeSimple",
+    about: "Mixes two text encoders: a ratio of 1 is the first, 0 the second.",
+    what: Merged::Clips,
+    number: Some(("ratio", SHARE, [0.0, 1.0])),
+    mix: Mix::shared,
+};
+
+static CLIP_DIFFERENCE: Merge = Merge {
+    id: "CLIPMergeSubtract",
+    about: "Takes the weights of the second text encoder away from those of the first, both multiplied.",
+    what: Merged::Clips,
+    number: Some(("multiplier", FACTOR, [-10.0, 10.0])),
+    mix: difference,
+};
+
+static CLIP_SUM: Merge = Merge {
+    id: "CLIPMergeAdd",
+    about: "Adds the weights of two text encoders.",
+    what: Merged::Clips,
+    number: None,
+    mix: sum,
+};
 
 /// Mixes two models with a ratio of its own for the first, the middle and the last blocks.
 #[derive(Node)]
@@ -132,10 +221,13 @@ impl Node for ModelMergeSimple {
 struct ModelMergeBlocks {
     model1: Model,
     model2: Model,
+    /// Share of the first model in the first blocks: 1 is all of it.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
     input: f64,
+    /// Share of the first model in the middle block: 1 is all of it.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
     middle: f64,
+    /// Share of the first model in the last blocks: 1 is all of it.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
     out: f64,
 }
@@ -155,64 +247,6 @@ impl Node for ModelMergeBlocks {
     }
 }
 
-/// Takes the weights of the second model away from those of the first, both multiplied.
-#[derive(Node)]
-#[node(
-    id = "ModelMergeSubtract",
-    v1,
-    module = "comfy_extras.nodes_model_merging",
-    category = "advanced/model_merging",
-    outputs("MODEL")
-)]
-struct ModelMergeSubtract {
-    model1: Model,
-    model2: Model,
-    #[input(default = 1.0, min = -10.0, max = 10.0, step = 0.01)]
-    multiplier: f64,
-}
-
-/// The difference of two sets of weights, times a number.
-fn difference(multiplier: f64) -> Mix {
-    Mix {
-        strength: -multiplier,
-        strength_model: multiplier,
-    }
-}
-
-const SUM: Mix = Mix {
-    strength: 1.0,
-    strength_model: 1.0,
-};
-
-impl Node for ModelMergeSubtract {
-    fn run(self, cx: &Cx) -> NodeResult {
-        let mix = difference(self.multiplier);
-        let model = mixed(self.model1, &self.model2, cx, |_| Some(mix))?;
-        Ok(NodeOutput::one(model))
-    }
-}
-
-/// Adds the weights of two models.
-#[derive(Node)]
-#[node(
-    id = "ModelMergeAdd",
-    v1,
-    module = "comfy_extras.nodes_model_merging",
-    category = "advanced/model_merging",
-    outputs("MODEL")
-)]
-struct ModelMergeAdd {
-    model1: Model,
-    model2: Model,
-}
-
-impl Node for ModelMergeAdd {
-    fn run(self, cx: &Cx) -> NodeResult {
-        let model = mixed(self.model1, &self.model2, cx, |_| Some(SUM))?;
-        Ok(NodeOutput::one(model))
-    }
-}
-
 /// Text encoders mixed; what is no weight but a table or a constant stays the first one's.
 fn mixed_clips(one: Clip, two: &Clip, mix: Mix, cx: &Cx) -> NodeResult {
     let clip = mixed(one, two, cx, |key| {
@@ -222,70 +256,6 @@ fn mixed_clips(one: Clip, two: &Clip, mix: Mix, cx: &Cx) -> NodeResult {
         (!fixed).then_some(mix)
     })?;
     Ok(NodeOutput::one(clip))
-}
-
-/// Mixes two text encoders: a ratio of 1 is the first, 0 the second.
-#[derive(Node)]
-#[node(
-    id = "CLIPMergeSimple",
-    v1,
-    module = "comfy_extras.nodes_model_merging",
-    category = "advanced/model_merging",
-    outputs("CLIP")
-)]
-struct ClipMergeSimple {
-    clip1: Clip,
-    clip2: Clip,
-    #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
-    ratio: f64,
-}
-
-impl Node for ClipMergeSimple {
-    fn run(self, cx: &Cx) -> NodeResult {
-        mixed_clips(self.clip1, &self.clip2, Mix::shared(self.ratio), cx)
-    }
-}
-
-/// Takes the weights of the second text encoder away from those of the first, both multiplied.
-#[derive(Node)]
-#[node(
-    id = "CLIPMergeSubtract",
-    v1,
-    module = "comfy_extras.nodes_model_merging",
-    category = "advanced/model_merging",
-    outputs("CLIP")
-)]
-struct ClipMergeSubtract {
-    clip1: Clip,
-    clip2: Clip,
-    #[input(default = 1.0, min = -10.0, max = 10.0, step = 0.01)]
-    multiplier: f64,
-}
-
-impl Node for ClipMergeSubtract {
-    fn run(self, cx: &Cx) -> NodeResult {
-        mixed_clips(self.clip1, &self.clip2, difference(self.multiplier), cx)
-    }
-}
-
-/// Adds the weights of two text encoders.
-#[derive(Node)]
-#[node(
-    id = "CLIPMergeAdd",
-    v1,
-    module = "comfy_extras.nodes_model_merging",
-    category = "advanced/model_merging",
-    outputs("CLIP")
-)]
-struct ClipMergeAdd {
-    clip1: Clip,
-    clip2: Clip,
-}
-
-impl Node for ClipMergeAdd {
-    fn run(self, cx: &Cx) -> NodeResult {
-        mixed_clips(self.clip1, &self.clip2, SUM, cx)
-    }
 }
 
 #[cfg(test)]

@@ -134,6 +134,7 @@ fn convert(
     outputs("MESH")
 )]
 pub struct VoxelToMeshBasic {
+    /// The voxels.
     #[input(ty = "VOXEL")]
     voxel: Value,
     /// Cells above this are solid.
@@ -157,6 +158,7 @@ impl Node for VoxelToMeshBasic {
     outputs("MESH")
 )]
 pub struct VoxelToMesh {
+    /// The voxels.
     #[input(ty = "VOXEL")]
     voxel: Value,
     /// A smooth surface net, or the cubes as they are.

@@ -107,8 +107,10 @@ impl Node for EmptyMiniMaxH3LatentAv {
 )]
 pub(super) struct MiniMaxH3SigmaShift {
     model: Model,
+    /// How far the noise levels of pictures move up; higher spends more steps on composition.
     #[input(default = 12.0, min = 0.01, max = 100.0)]
     shift_video: f64,
+    /// How far the noise levels of sound move up; higher spends more steps on structure.
     #[input(default = 3.0, min = 0.01, max = 100.0)]
     shift_audio: f64,
 }

@@ -182,6 +182,7 @@ impl From<ModelPatch> for Value {
     experimental
 )]
 pub struct ModelPatchLoader {
+    /// The file of the network.
     #[input(listed = "models/model_patches")]
     name: String,
 }

@@ -75,6 +75,7 @@ fn network(store: &Arc<WeightStore>) -> LazyMaker {
     experimental
 )]
 pub struct PhotoMakerLoader {
+    /// The file of the PhotoMaker model.
     #[input(listed = "models/photomaker")]
     photomaker_model_name: String,
 }
@@ -109,9 +110,12 @@ impl Node for PhotoMakerLoader {
     experimental
 )]
 pub struct PhotoMakerEncode {
+    /// The model that knows how to put a person into a prompt.
     photomaker: PhotoMakerModel,
+    /// Pictures of the person.
     image: Image,
     clip: Option<Clip>,
+    /// The prompt; the word photomaker stands for the person.
     #[input(
         default = "photograph of photomaker",
         multiline = true,

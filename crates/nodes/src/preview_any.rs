@@ -20,6 +20,7 @@ pub static NODES: &[NodeEntry] = &[entry::<PreviewAny>()];
     output_node
 )]
 pub struct PreviewAny {
+    /// The value to show.
     #[input(ty = "*")]
     source: Option<Value>,
 }

@@ -24,6 +24,7 @@ pub static NODES: &[NodeEntry] = &[
     outputs("STRING")
 )]
 pub struct PrimitiveString {
+    /// The text.
     value: Arc<str>,
 }
 
@@ -44,6 +45,7 @@ impl Node for PrimitiveString {
     outputs("STRING")
 )]
 pub struct PrimitiveStringMultiline {
+    /// The text, of any number of lines.
     #[input(multiline = true)]
     value: Arc<str>,
 }
@@ -65,6 +67,7 @@ impl Node for PrimitiveStringMultiline {
     outputs("INT")
 )]
 pub struct PrimitiveInt {
+    /// The whole number.
     #[input(min = -i64::MAX, max = i64::MAX, control_after_generate = true)]
     value: i128,
 }
@@ -86,6 +89,7 @@ impl Node for PrimitiveInt {
     outputs("FLOAT")
 )]
 pub struct PrimitiveFloat {
+    /// The number.
     #[input(min = -i64::MAX, max = i64::MAX, step = 0.1)]
     value: f64,
 }
@@ -107,6 +111,7 @@ impl Node for PrimitiveFloat {
     outputs("BOOLEAN")
 )]
 pub struct PrimitiveBoolean {
+    /// On or off.
     value: bool,
 }
 
@@ -127,6 +132,7 @@ impl Node for PrimitiveBoolean {
     outputs(Output::new("INT").named("seed"))
 )]
 pub struct SeedNode {
+    /// The seed: samplers that share it draw the same noise.
     #[input(default = 0, min = 0, max = i64::MAX, control_after_generate = "fixed")]
     seed: i64,
 }

@@ -3,7 +3,7 @@
 //! A value on a link holds a [`Hold`]: a handle of the registry. Whoever computes takes a lease first; the lease brings the
 //! weights where the plan wants them, and an allocation that fails meanwhile is answered by making room and trying again.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use fresco_graph::{Cx, NodeError};
@@ -15,7 +15,7 @@ use fresco_memory::{
 use fresco_models::network::Network;
 use fresco_models::store::WeightStore;
 use fresco_models::{BaseModel, ModelError, PatchSet};
-use fresco_tensor::{Device, TensorError};
+use fresco_tensor::{Device, TensorError, on_reader_thread};
 
 use crate::sampling::run::failure;
 
@@ -138,9 +138,12 @@ pub(crate) fn content(
     component: Component,
     options: &str,
 ) -> Result<ContentKey, NodeError> {
-    let files = paths.iter().map(|path| stamp(path));
+    let paths: Vec<PathBuf> = paths.iter().map(|path| path.to_path_buf()).collect();
+    let stamps = move || -> Result<Vec<FileStamp>, NodeError> {
+        paths.iter().map(|path| stamp(path)).collect()
+    };
     Ok(ContentKey {
-        files: files.collect::<Result<_, _>>()?,
+        files: on_reader_thread(stamps)??,
         component: component.name().to_owned(),
         options: options.to_owned(),
     })
@@ -278,6 +281,11 @@ impl Weights for StoreWeights {
     fn home(&self, unit: usize) -> Option<Device> {
         let (store, name) = self.places.get(unit)?;
         self.stores[*store].home(name)
+    }
+
+    fn unread_bytes(&self, unit: usize) -> u64 {
+        let place = self.places.get(unit);
+        place.map_or(0, |(store, name)| self.stores[*store].unread_bytes(name))
     }
 
     fn load(&self, compute: &Device) -> Result<u64, BoxError> {

@@ -124,9 +124,18 @@ pub(crate) fn encoded<E: std::error::Error>(
 ) -> Result<Vec<u8>, NodeError> {
     let pixels = |p: &Picture<'_>| u64::from(p.width) * u64::from(p.height);
     // Animations keep what was encoded before.
-    let files = pictures.iter().map(pixels).sum::<u64>() * 4;
-    let largest = pictures.iter().map(pixels).max().unwrap_or(0) * 12;
-    Ok(with_memory(files + largest, encode)??)
+    let all = pictures.iter().map(pixels).sum::<u64>();
+    let largest = pictures.iter().map(pixels).max().unwrap_or(0);
+    with_encoder_memory(all, largest, encode)
+}
+
+/// Runs an encoder of so many pixels, of which it works on so many at once.
+pub(crate) fn with_encoder_memory<T, E: std::error::Error>(
+    all: u64,
+    at_once: u64,
+    encode: impl FnOnce() -> Result<T, E>,
+) -> Result<T, NodeError> {
+    Ok(with_memory(all * 4 + at_once * 12, encode)??)
 }
 
 /// Longer names fit no file system; texts of any length can come over a link.
@@ -174,17 +183,18 @@ pub(crate) fn entry_of(saved: &Saved, kind: DirType) -> Value {
     .into()
 }
 
-/// The frames of an image batch as 8-bit pixels.
-pub(crate) struct Frames {
+/// The form of a batch of pictures that can be saved.
+#[derive(Clone, Copy)]
+pub(crate) struct FrameShape {
+    pub(crate) count: usize,
     pub(crate) width: u32,
     pub(crate) height: u32,
     pub(crate) pixels: Pixels,
-    data: Buffer<u8>,
 }
 
-impl Frames {
+impl FrameShape {
     /// Fails for anything but `(b, h, w, 3)` or `(b, h, w, 4)` with at least one picture and one pixel.
-    pub(crate) fn new(images: &Tensor) -> Result<Self, NodeError> {
+    pub(crate) fn of(images: &Tensor) -> Result<Self, NodeError> {
         let [count, height, width, channels] = images.dims4()?;
         let pixels = Pixels::from_channels(channels).ok_or_else(|| {
             NodeError::type_error(format!(
@@ -203,18 +213,42 @@ impl Frames {
             ));
         }
         Ok(Self {
+            count,
             width: w,
             height: h,
             pixels,
-            data: {
-                let cancel = Cancel::current();
-                let mut data = Buffer::with_room(images.len())?;
-                for row in images.data().chunks(width * channels) {
-                    cancel.check()?;
-                    data.extend(row.iter().map(|v| to_u8(*v)));
-                }
-                data
-            },
+        })
+    }
+
+    /// Values of a row of pixels.
+    pub(crate) fn stride(&self) -> usize {
+        self.width as usize * self.pixels.channels()
+    }
+}
+
+/// The frames of an image batch as 8-bit pixels.
+pub(crate) struct Frames {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) pixels: Pixels,
+    data: Buffer<u8>,
+}
+
+impl Frames {
+    /// Fails as [`FrameShape::of`].
+    pub(crate) fn new(images: &Tensor) -> Result<Self, NodeError> {
+        let shape = FrameShape::of(images)?;
+        let cancel = Cancel::current();
+        let mut data = Buffer::with_room(images.len())?;
+        for row in images.data().chunks(shape.stride()) {
+            cancel.check()?;
+            data.extend(row.iter().map(|v| to_u8(*v)));
+        }
+        Ok(Self {
+            width: shape.width,
+            height: shape.height,
+            pixels: shape.pixels,
+            data,
         })
     }
 

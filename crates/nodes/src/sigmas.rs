@@ -4,7 +4,7 @@ pub mod edit;
 pub mod of_model;
 pub mod schedulers;
 
-use fresco_graph::{NodeEntry, NodeError, NodeOutput, NodeResult, entry};
+use fresco_graph::{NodeEntry, NodeError, NodeOutput, NodeResult, entry, row};
 use fresco_models::ScheduleError;
 use fresco_tensor::Tensor;
 
@@ -12,11 +12,11 @@ use crate::types::Sigmas;
 
 pub static NODES: &[NodeEntry] = &[
     entry::<of_model::BasicScheduler>(),
-    entry::<schedulers::KarrasScheduler>(),
-    entry::<schedulers::ExponentialScheduler>(),
-    entry::<schedulers::PolyexponentialScheduler>(),
-    entry::<schedulers::LaplaceScheduler>(),
-    entry::<schedulers::VPScheduler>(),
+    row(&schedulers::KARRAS),
+    row(&schedulers::EXPONENTIAL),
+    row(&schedulers::POLYEXPONENTIAL),
+    row(&schedulers::LAPLACE),
+    row(&schedulers::VARIANCE_PRESERVING),
     entry::<of_model::BetaSamplingScheduler>(),
     entry::<of_model::SDTurboScheduler>(),
     entry::<edit::SplitSigmas>(),

@@ -65,6 +65,7 @@ impl From<StyleModel> for Value {
     outputs("STYLE_MODEL")
 )]
 pub struct StyleModelLoader {
+    /// The file of the style model.
     #[input(listed = "models/style_models")]
     style_model_name: String,
 }
@@ -110,11 +111,12 @@ fn network(store: &Arc<WeightStore>, build: BuildStyle) -> LazyStyle {
 )]
 pub struct StyleModelApply {
     conditioning: Conditioning,
+    /// The model that makes tokens of pictures.
     style_model: StyleModel,
     clip_vision_output: VisionOutput,
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.001)]
     strength: f64,
-    /// Scale the picture's tokens, or how much attention they get.
+    /// What the strength scales: the picture's tokens, or how much attention they get.
     #[input(choices = ["multiply", "attn_bias"])]
     strength_type: String,
 }

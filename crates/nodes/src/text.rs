@@ -11,7 +11,7 @@ mod pattern;
 
 use std::sync::Arc;
 
-use fresco_graph::{NodeEntry, NodeError, entry};
+use fresco_graph::{NodeEntry, NodeError, entry, row};
 use fresco_tensor::with_memory;
 
 pub static NODES: &[NodeEntry] = &[
@@ -29,13 +29,13 @@ pub static NODES: &[NodeEntry] = &[
     entry::<json_nodes::JsonExtractString>(),
     entry::<json_nodes::ConvertDictionaryToString>(),
     entry::<json_nodes::ConvertArrayToString>(),
-    entry::<lists::TextToLowercase>(),
-    entry::<lists::TextToUppercase>(),
+    row(&lists::LOWERCASE),
+    row(&lists::UPPERCASE),
     entry::<lists::TruncateText>(),
-    entry::<lists::AddTextPrefix>(),
-    entry::<lists::AddTextSuffix>(),
-    entry::<lists::ReplaceText>(),
-    entry::<lists::StripWhitespace>(),
+    row(&lists::PREFIX),
+    row(&lists::SUFFIX),
+    row(&lists::REPLACE),
+    row(&lists::STRIP),
     entry::<lists::MergeTextLists>(),
     entry::<layout_prompt::Flux3LayoutPrompt>(),
 ];

@@ -112,6 +112,7 @@ pub(crate) fn load_upscaler(
     outputs("UPSCALE_MODEL")
 )]
 pub struct UpscaleModelLoader {
+    /// The file of the upscale model.
     #[input(listed = "models/upscale_models")]
     model_name: String,
 }
@@ -134,6 +135,7 @@ impl Node for UpscaleModelLoader {
     outputs("IMAGE")
 )]
 pub struct ImageUpscaleWithModel {
+    /// The model that enlarges.
     upscale_model: UpscaleModel,
     image: Image,
 }

@@ -240,9 +240,7 @@ impl Node for VaeEncode {
     outputs("IMAGE")
 )]
 pub struct VaeDecode {
-    /// The latent to turn.
     samples: Latent,
-    /// The model that turns it.
     vae: Vae,
 }
 

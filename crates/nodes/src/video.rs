@@ -101,6 +101,7 @@ impl Node for GetVideoComponents {
     outputs("VIDEO")
 )]
 pub struct LoadVideo {
+    /// The video in the input directory.
     #[input(listed = "input/video", video_upload = true)]
     file: String,
 }

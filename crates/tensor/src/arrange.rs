@@ -5,11 +5,10 @@ use crate::cancel::Cancel;
 use crate::cpu::isa::isa;
 use crate::cpu::math_transpose::transpose_all;
 use crate::cpu::walk::{Walk, gathered};
-use crate::cuda::CudaBuffer;
-use crate::cuda::ops::arrange as on_gpu;
 use crate::device::Device;
 use crate::elements::{element_count, reserve, strides};
 use crate::error::{Result, TensorError};
+use crate::gpu::GpuBuffer;
 use crate::tensor::Tensor;
 
 /// Start offsets of a strided walk in row-major order of `shape`.
@@ -65,10 +64,12 @@ fn gather(
     kept: Vec<usize>,
 ) -> Result<Tensor> {
     let (room, data) = match from.device() {
-        Device::Cuda(_) => {
+        Device::Gpu(_) => {
             element_count(&kept)?;
-            let found = on_gpu::gather(from.on_gpu()?, walk, walk_strides, base)?;
-            return Ok(Tensor::on_cuda(kept, found));
+            let elements = from.on_gpu()?;
+            let gpu = elements.device();
+            let found = gpu.gather(elements, walk, walk_strides, base)?;
+            return Ok(Tensor::from_gpu(kept, found));
         }
         Device::Cpu | Device::Sim(_) => (from.room_for(&kept)?, from.values()),
     };
@@ -142,11 +143,13 @@ impl Tensor {
     /// Turns each of the matrices of (batch, rows, columns), with the shape of all afterwards.
     fn transpose_planes(&self, matrices: [usize; 3], shape: [usize; 4]) -> Result<Self> {
         match self.device() {
-            Device::Cuda(_) => {
+            Device::Gpu(_) => {
                 let [batch, rows, columns] = matrices;
                 let steps = [rows * columns, 1, columns].map(|step| step as isize);
-                let found = on_gpu::gather(self.on_gpu()?, &[batch, columns, rows], &steps, 0)?;
-                Ok(Self::on_cuda(shape, found))
+                let elements = self.on_gpu()?;
+                let gpu = elements.device();
+                let found = gpu.gather(elements, &[batch, columns, rows], &steps, 0)?;
+                Ok(Self::from_gpu(shape, found))
             }
             Device::Cpu | Device::Sim(_) => {
                 let room = self.room_for(&shape)?;
@@ -222,11 +225,11 @@ impl Tensor {
             shape[dim] = shape[dim].saturating_add(t.shape()[dim]);
         }
         match first.device() {
-            Device::Cuda(_) => {
+            Device::Gpu(_) => {
                 element_count(&shape)?;
                 let outer = shape[..dim].iter().product();
                 let joined = Self::cat_on_gpu("cat", outer, tensors)?;
-                Ok(Self::on_cuda(shape, joined))
+                Ok(Self::from_gpu(shape, joined))
             }
             Device::Cpu | Device::Sim(_) => {
                 let room = first.room_for(&shape)?;
@@ -241,16 +244,16 @@ impl Tensor {
         op: &'static str,
         outer: usize,
         tensors: &[&Self],
-    ) -> Result<CudaBuffer> {
+    ) -> Result<GpuBuffer> {
         let first = tensors[0].on_gpu()?;
         let format = first.format();
-        let views = tensors.iter().map(|t| t.cuda_in(op, format));
+        let views = tensors.iter().map(|t| t.gpu_in(op, format));
         let views = views.collect::<Result<Vec<_>>>()?;
         let parts = views
             .iter()
             .map(|view| (&**view, view.len() / outer.max(1)));
         let parts: Vec<_> = parts.collect();
-        on_gpu::cat(first.device(), format, outer, &parts)
+        first.device().cat(format, outer, &parts)
     }
 
     /// Joins tensors of one shape along a new dimension.
@@ -285,7 +288,7 @@ impl Tensor {
             ));
         }
         let (dim, each) = (self.rank() - 1, width / parts);
-        if let (Some(elements), true) = (self.cuda(), each > 0) {
+        if let (Some(elements), true) = (self.gpu(), each > 0) {
             let rows = self.len() / width;
             let mut shape = self.shape().to_vec();
             shape[dim] = each;
@@ -295,10 +298,9 @@ impl Tensor {
             {
                 return Ok(found);
             }
-            if let Some(found) = on_gpu::split_rows(elements, rows, parts)? {
-                let found = found.into_iter();
-                return Ok(found.map(|part| Self::on_cuda(&*shape, part)).collect());
-            }
+            let found = elements.device().offer_split_rows(elements, rows, parts)?;
+            let found = found.into_iter();
+            return Ok(found.map(|part| Self::from_gpu(&*shape, part)).collect());
         }
         (0..parts)
             .map(|part| self.narrow(dim, part * each, each))
@@ -397,11 +399,12 @@ impl Tensor {
         let mut shape = self.shape().to_vec();
         shape[dim] = indices.len();
         let (room, values) = match self.device() {
-            Device::Cuda(_) => {
+            Device::Gpu(_) => {
                 element_count(&shape)?;
                 let sizes = (outer, size, inner);
-                let found = on_gpu::index_select(self.on_gpu()?, sizes, indices)?;
-                return Ok(Self::on_cuda(shape, found));
+                let elements = self.on_gpu()?;
+                let found = elements.device().index_select(elements, sizes, indices)?;
+                return Ok(Self::from_gpu(shape, found));
             }
             Device::Cpu | Device::Sim(_) => (self.room_for(&shape)?, self.values()),
         };
@@ -481,10 +484,11 @@ impl Tensor {
         let row = source.shape().last().copied().unwrap_or(1);
         let offsets = Offsets::new(&source.shape()[..outer], &steps[..outer], base);
         let target = match source.device() {
-            Device::Cuda(_) => {
+            Device::Gpu(_) => {
                 let to = self.own_on_gpu()?;
-                let from = source.cuda_in("paste", to.format())?;
-                return on_gpu::paste(to, &steps, base as usize, &from, source.shape());
+                let from = source.gpu_in("paste", to.format())?;
+                let gpu = to.device();
+                return gpu.paste(to, &steps, base as usize, &from, source.shape());
             }
             Device::Cpu | Device::Sim(_) => self.values_mut()?,
         };

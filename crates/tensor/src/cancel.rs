@@ -7,8 +7,9 @@
 use std::cell::RefCell;
 use std::io;
 use std::panic::resume_unwind;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
 
 use crate::error::{Result, TensorError};
 
@@ -31,6 +32,11 @@ impl Cancel {
     /// The flag of what this thread works on. Tasks on other threads take a clone along.
     pub fn current() -> Self {
         CURRENT.with_borrow(Clone::clone)
+    }
+
+    /// Whether there is no flag, so that it is never raised.
+    pub(crate) fn is_never(&self) -> bool {
+        self.0.is_none()
     }
 
     #[inline]
@@ -107,6 +113,28 @@ pub fn check() -> Result<()> {
     CURRENT.with_borrow(Cancel::check)
 }
 
+/// How long a thread that waits for a lock does not look at it.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The value behind a lock, also after a panic, or an error as soon as the work of this thread is not wanted any more. For locks that
+/// are held while files are read: the disk or the network share may not answer.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    let cancel = Cancel::current();
+    if cancel.is_never() {
+        return Ok(crate::lock::lock(mutex));
+    }
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                cancel.check()?;
+                std::thread::park_timeout(LOOK);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::panic::catch_unwind;
@@ -126,6 +154,19 @@ mod tests {
             assert_eq!(other.join().unwrap(), Ok(()));
         });
         assert_eq!(check(), Ok(()));
+    }
+
+    #[test]
+    fn a_raised_flag_ends_waiting_for_a_lock() {
+        let (mutex, flag) = (Mutex::new(7), Arc::new(AtomicBool::new(false)));
+        with(&flag, || assert_eq!(*lock(&mutex).unwrap(), 7));
+        let held = mutex.lock().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| with(&flag, || lock(&mutex).map(drop)));
+            flag.store(true, Ordering::Relaxed);
+            assert_eq!(waiting.join().unwrap(), Err(TensorError::Cancelled));
+        });
+        drop(held);
     }
 
     #[test]

@@ -10,17 +10,22 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
-use crate::cuda::{
-    self, Block, CudaDevice, CudaState, Format, FormatChoices, KernelTime, NetworkPart,
-};
+use crate::buffer::raise;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
+use crate::gpu::{
+    self, Format, FormatChoices, GpuId, GpuMemory, GpuOps, GpuState, KernelTime, MemoryUse,
+    NetworkPart, WhenFull,
+};
 use crate::lock::lock;
 
 /// Why a device cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    #[error("{text:?} is no device: it should be \"cpu\", or \"cuda:\" or \"sim:\" and a number")]
+    #[error(
+        "{text:?} is not a device: it should be \"cpu\", or \"{}:\" or \"sim:\" and a number",
+        gpu::NAMES.join(":\", \"")
+    )]
     Name { text: String },
     #[error("there is no device {name}: {reason}")]
     NoGpu { name: String, reason: String },
@@ -58,22 +63,22 @@ pub enum Device {
     Cpu,
     /// A simulated accelerator.
     Sim(Arc<SimDevice>),
-    /// An NVIDIA GPU.
-    Cuda(CudaHandle),
+    /// A GPU.
+    Gpu(GpuHandle),
 }
 
 /// A GPU, and the format in which it keeps what comes to it by this handle.
 #[derive(Debug, Clone)]
-pub struct CudaHandle {
-    pub(crate) device: Arc<CudaDevice>,
+pub struct GpuHandle {
+    pub(crate) device: Arc<dyn GpuOps>,
     pub(crate) format: Format,
     /// The format for all networks, whatever their weights are in.
     pub(crate) forced: Option<Format>,
 }
 
-impl CudaHandle {
+impl GpuHandle {
     fn in_format(&self, format: Format) -> Device {
-        Device::Cuda(Self {
+        Device::Gpu(Self {
             format,
             ..self.clone()
         })
@@ -86,8 +91,7 @@ pub enum DeviceId {
     Cpu,
     /// The `N` of `sim:N`.
     Sim(u32),
-    /// The `N` of `cuda:N`.
-    Cuda(u32),
+    Gpu(GpuId),
 }
 
 /// The memory of a simulated accelerator.
@@ -137,31 +141,38 @@ impl Device {
         match self {
             Self::Cpu => DeviceId::Cpu,
             Self::Sim(sim) => DeviceId::Sim(sim.number),
-            Self::Cuda(handle) => DeviceId::Cuda(handle.device.number()),
+            Self::Gpu(handle) => DeviceId::Gpu(handle.device.id()),
         }
     }
 
-    /// A GPU by its number, opened at the first time. Numbers are kept in 32 bits unless [`Self::computing_in`] says
-    /// otherwise.
-    pub fn cuda(number: u32) -> Result<Self, DeviceError> {
-        match cuda::open(number) {
-            Ok(device) => Ok(Self::Cuda(CudaHandle {
-                device,
-                format: Format::F32,
-                forced: None,
-            })),
+    /// A GPU by its name, opened at the first time; other devices as [`Self::parse`] finds them. Numbers are kept in 32 bits on a
+    /// GPU unless [`Self::computing_in`] says otherwise.
+    pub fn open(name: &str) -> Result<Self, DeviceError> {
+        let Some((backend, number)) = gpu::number_of(name) else {
+            return Self::parse(name);
+        };
+        match (backend.open)(number) {
+            Ok(device) => Ok(Self::of_gpu(device)),
             Err(reason) => Err(DeviceError::NoGpu {
-                name: format!("cuda:{number}"),
+                name: name.to_owned(),
                 reason,
             }),
         }
+    }
+
+    fn of_gpu(device: Arc<dyn GpuOps>) -> Self {
+        Self::Gpu(GpuHandle {
+            device,
+            format: Format::F32,
+            forced: None,
+        })
     }
 
     /// The same device for a network whose weights are in a format: a GPU computes in 16 bits where they have no more, or in
     /// what was asked for. Nothing changes for other devices.
     #[must_use]
     pub fn computing_in(&self, weights: Dtype, part: NetworkPart) -> Self {
-        let Self::Cuda(handle) = self else {
+        let Self::Gpu(handle) = self else {
             return self.clone();
         };
         let short = if handle.device.has_bf16() {
@@ -169,7 +180,7 @@ impl Device {
         } else {
             Format::F16
         };
-        let chosen = lock(&handle.device.choices).of(part);
+        let chosen = lock(&handle.device.settings().choices).of(part);
         if let Some(format) = handle.forced.or(chosen) {
             return handle.in_format(format);
         }
@@ -188,7 +199,7 @@ impl Device {
     /// A number as the device keeps it: rounded where that is in 16 bits.
     pub fn rounded(&self, value: f32) -> f32 {
         match self {
-            Self::Cuda(handle) => match handle.format {
+            Self::Gpu(handle) => match handle.format {
                 Format::F32 => value,
                 // As elements are kept: what is too large becomes the largest.
                 Format::F16 => half::f16::from_f32(value.clamp(-65_504.0, 65_504.0)).to_f32(),
@@ -200,8 +211,8 @@ impl Device {
 
     /// Formats in which a GPU computes, whatever weights are in. Nothing changes for other devices.
     pub fn choose_formats(&self, choices: FormatChoices) {
-        if let Self::Cuda(handle) = self {
-            *lock(&handle.device.choices) = choices;
+        if let Self::Gpu(handle) = self {
+            *lock(&handle.device.settings().choices) = choices;
         }
     }
 
@@ -210,7 +221,7 @@ impl Device {
     pub fn computing_only_in(&self, format: Format) -> Self {
         match self {
             Self::Cpu | Self::Sim(_) => self.clone(),
-            Self::Cuda(handle) => Self::Cuda(CudaHandle {
+            Self::Gpu(handle) => Self::Gpu(GpuHandle {
                 device: Arc::clone(&handle.device),
                 format,
                 forced: Some(format),
@@ -222,11 +233,11 @@ impl Device {
     #[must_use]
     pub fn wide(&self) -> Self {
         match self {
-            Self::Cuda(handle) if handle.format == Format::F16 => {
+            Self::Gpu(handle) if handle.format == Format::F16 => {
                 let bf16 = handle.device.has_bf16();
                 handle.in_format(if bf16 { Format::Bf16 } else { Format::F32 })
             }
-            Self::Cpu | Self::Sim(_) | Self::Cuda(_) => self.clone(),
+            Self::Cpu | Self::Sim(_) | Self::Gpu(_) => self.clone(),
         }
     }
 
@@ -235,7 +246,7 @@ impl Device {
     pub fn exact(&self) -> Self {
         match self {
             Self::Cpu | Self::Sim(_) => self.clone(),
-            Self::Cuda(handle) => handle.in_format(Format::F32),
+            Self::Gpu(handle) => handle.in_format(Format::F32),
         }
     }
 
@@ -243,15 +254,15 @@ impl Device {
     pub fn is_exact(&self) -> bool {
         match self {
             Self::Cpu | Self::Sim(_) => true,
-            Self::Cuda(handle) => handle.format == Format::F32,
+            Self::Gpu(handle) => handle.format == Format::F32,
         }
     }
 
     /// What is known of a GPU; none for other devices.
-    pub fn gpu(&self) -> Option<CudaState> {
+    pub fn gpu(&self) -> Option<GpuState> {
         match self {
             Self::Cpu | Self::Sim(_) => None,
-            Self::Cuda(handle) => Some(handle.device.state()),
+            Self::Gpu(handle) => Some(handle.device.state()),
         }
     }
 
@@ -260,7 +271,7 @@ impl Device {
         match self {
             Self::Cpu => None,
             Self::Sim(sim) => sim.failed.get().cloned(),
-            Self::Cuda(handle) => handle.device.failure(),
+            Self::Gpu(handle) => handle.device.failure(),
         }
     }
 
@@ -288,13 +299,13 @@ impl Device {
     pub fn discrepancy(&self) -> Option<String> {
         match self {
             Self::Cpu | Self::Sim(_) => None,
-            Self::Cuda(handle) => handle.device.discrepancy(),
+            Self::Gpu(handle) => handle.device.discrepancy(),
         }
     }
 
     /// Leaves so many bytes of a GPU's memory to other programs. Nothing changes for other devices.
     pub fn leave_to_others(&self, bytes: u64) {
-        if let Self::Cuda(handle) = self {
+        if let Self::Gpu(handle) = self {
             handle.device.reserve(bytes);
         }
     }
@@ -303,7 +314,7 @@ impl Device {
     pub fn repeated<R>(&self, key: u64, step: impl FnOnce() -> R) -> R {
         match self {
             Self::Cpu | Self::Sim(_) => step(),
-            Self::Cuda(handle) => handle.device.repeated(key, step),
+            Self::Gpu(handle) => run_once(step, |step| handle.device.record(key, step)),
         }
     }
 
@@ -311,7 +322,7 @@ impl Device {
     pub fn step_apart(&self) {
         match self {
             Self::Cpu | Self::Sim(_) => {}
-            Self::Cuda(handle) => handle.device.apart(),
+            Self::Gpu(handle) => handle.device.step_apart(),
         }
     }
 
@@ -319,7 +330,7 @@ impl Device {
     pub fn outside_of_step<R>(&self, body: impl FnOnce() -> R) -> R {
         match self {
             Self::Cpu | Self::Sim(_) => body(),
-            Self::Cuda(_) => crate::cuda::aside(body),
+            Self::Gpu(handle) => run_once(body, |body| handle.device.outside_of_step(body)),
         }
     }
 
@@ -327,7 +338,11 @@ impl Device {
     pub fn profiled<R>(&self, body: impl FnOnce() -> R) -> Result<(R, Vec<KernelTime>)> {
         match self {
             Self::Cpu | Self::Sim(_) => Ok((body(), Vec::new())),
-            Self::Cuda(handle) => handle.device.profiled(body),
+            Self::Gpu(handle) => {
+                let mut times = Ok(Vec::new());
+                let result = run_once(body, |body| times = handle.device.profile(body));
+                Ok((result, times?))
+            }
         }
     }
 
@@ -335,7 +350,7 @@ impl Device {
     pub fn synchronize(&self) -> Result<()> {
         match self {
             Self::Cpu | Self::Sim(_) => Ok(()),
-            Self::Cuda(handle) => handle.device.synchronize(),
+            Self::Gpu(handle) => handle.device.synchronize(),
         }
     }
 
@@ -343,13 +358,13 @@ impl Device {
     pub fn measured_link(&self) -> Result<Option<f64>> {
         match self {
             Self::Cpu | Self::Sim(_) => Ok(None),
-            Self::Cuda(handle) => handle.device.measured_link().map(Some),
+            Self::Gpu(handle) => handle.device.measured_link().map(Some),
         }
     }
 
     /// Gives memory that is kept for later back to the driver.
     pub fn trim(&self) {
-        if let Self::Cuda(handle) = self {
+        if let Self::Gpu(handle) = self {
             handle.device.trim();
         }
     }
@@ -357,16 +372,16 @@ impl Device {
     /// The simulated device that this is.
     fn simulated(&self) -> Option<&SimDevice> {
         match self {
-            Self::Cpu | Self::Cuda(_) => None,
+            Self::Cpu | Self::Gpu(_) => None,
             Self::Sim(sim) => Some(sim),
         }
     }
 
     /// The GPU that this is.
-    fn gpu_device(&self) -> Option<&CudaDevice> {
+    fn gpu_device(&self) -> Option<&dyn GpuOps> {
         match self {
             Self::Cpu | Self::Sim(_) => None,
-            Self::Cuda(handle) => Some(&handle.device),
+            Self::Gpu(handle) => Some(&*handle.device),
         }
     }
 
@@ -403,15 +418,19 @@ impl Device {
         Ok(device)
     }
 
-    /// `cpu`, the `sim:N` of a registered device, or the `cuda:N` of a GPU in use. A name in a request opens no GPU: which ones
+    /// `cpu`, the `sim:N` of a registered device, or the name of a GPU in use. A name in a request opens no GPU: which ones
     /// are used is said at the start.
     pub fn parse(text: &str) -> Result<Self, DeviceError> {
         if text == "cpu" {
             return Ok(Self::cpu());
         }
-        if let Some(number) = number(text, "cuda:") {
+        if let Some((backend, number)) = gpu::number_of(text) {
+            let wanted = DeviceId::Gpu(GpuId {
+                backend: backend.name,
+                number,
+            });
             let mut all = Self::all().into_iter();
-            let found = all.find(|device| device.id() == DeviceId::Cuda(number));
+            let found = all.find(|device| device.id() == wanted);
             return found.ok_or_else(|| Self::unknown(text));
         }
         Self::sim(number(text, "sim:").ok_or_else(|| DeviceError::Name {
@@ -421,13 +440,7 @@ impl Device {
 
     /// The main memory, then the GPUs that are in use, then the simulated devices, by number.
     pub fn all() -> Vec<Self> {
-        let gpus = cuda::opened().into_iter().map(|device| {
-            Self::Cuda(CudaHandle {
-                device,
-                format: Format::F32,
-                forced: None,
-            })
-        });
+        let gpus = gpu::opened().map(Self::of_gpu);
         let sims = lock(&SIMS);
         [Self::cpu()]
             .into_iter()
@@ -436,7 +449,7 @@ impl Device {
             .collect()
     }
 
-    /// `cpu`, `cuda:N` or `sim:N`.
+    /// `cpu`, or the kind of device and its number: `sim:0`.
     pub fn name(&self) -> String {
         self.to_string()
     }
@@ -446,12 +459,12 @@ impl Device {
     }
 
     pub fn is_gpu(&self) -> bool {
-        matches!(self, Self::Cuda(_))
+        matches!(self, Self::Gpu(_))
     }
 
     /// Bytes of memory; none for the main memory, which is not counted here.
     pub fn capacity(&self) -> Option<u64> {
-        let gpu = self.gpu_device().map(CudaDevice::capacity);
+        let gpu = self.gpu_device().map(crate::gpu::GpuDevice::capacity);
         gpu.or_else(|| self.simulated().map(|sim| sim.capacity))
     }
 
@@ -494,8 +507,10 @@ impl Device {
     /// Takes memory until the answer is dropped. Costs nothing in main memory, which is not counted here. Where there is
     /// no room, copies that were made ahead of their use go first.
     pub fn allocate(&self, bytes: u64) -> Result<Allocation> {
-        if let Self::Cuda(handle) = self {
-            let block = handle.device.block(bytes)?;
+        if let Self::Gpu(handle) = self {
+            let block = handle
+                .device
+                .allocate(bytes, MemoryUse::Work, WhenFull::MakeRoom)?;
             return Ok(Allocation {
                 device: self.clone(),
                 bytes,
@@ -514,8 +529,10 @@ impl Device {
 
     /// As [`Self::allocate`], without taking from what is there already.
     pub(crate) fn take(&self, bytes: u64) -> Result<Allocation> {
-        if let Self::Cuda(handle) = self {
-            let block = handle.device.take(bytes)?;
+        if let Self::Gpu(handle) = self {
+            let block = handle
+                .device
+                .allocate(bytes, MemoryUse::Work, WhenFull::Refuse)?;
             return Ok(Allocation {
                 device: self.clone(),
                 bytes,
@@ -553,11 +570,14 @@ impl Device {
     /// As [`Self::allocate`], for a copy from another device. A GPU copies from main memory beside its work.
     pub(crate) fn allocate_for_copy(&self, from: &Self, bytes: u64) -> Result<Allocation> {
         match (self, from) {
-            (Self::Cuda(handle), Self::Cpu) => Ok(Allocation {
-                device: self.clone(),
-                bytes,
-                block: Some(handle.device.block_ahead(bytes)?),
-            }),
+            (Self::Gpu(handle), Self::Cpu) => {
+                let (by, full) = (MemoryUse::Copies, WhenFull::MakeRoom);
+                Ok(Allocation {
+                    device: self.clone(),
+                    bytes,
+                    block: Some(handle.device.allocate(bytes, by, full)?),
+                })
+            }
             _ => self.allocate(bytes),
         }
     }
@@ -565,11 +585,14 @@ impl Device {
     /// As [`Self::take`], for a copy from another device.
     pub(crate) fn take_for_copy(&self, from: &Self, bytes: u64) -> Result<Allocation> {
         match (self, from) {
-            (Self::Cuda(handle), Self::Cpu) => Ok(Allocation {
-                device: self.clone(),
-                bytes,
-                block: Some(handle.device.take_ahead(bytes)?),
-            }),
+            (Self::Gpu(handle), Self::Cpu) => {
+                let (by, full) = (MemoryUse::Copies, WhenFull::Refuse);
+                Ok(Allocation {
+                    device: self.clone(),
+                    bytes,
+                    block: Some(handle.device.allocate(bytes, by, full)?),
+                })
+            }
             _ => self.take(bytes),
         }
     }
@@ -577,10 +600,10 @@ impl Device {
     /// Memory of a GPU for a copy that is made beside its work and used once. None where there is no room for such, and for
     /// other devices.
     pub(crate) fn take_in_ring(&self, bytes: u64) -> Result<Option<Allocation>> {
-        let Self::Cuda(handle) = self else {
+        let Self::Gpu(handle) = self else {
             return Ok(None);
         };
-        let block = handle.device.block_in_ring(bytes)?;
+        let block = handle.device.offer_passing_memory(bytes)?;
         Ok(block.map(|block| Allocation {
             device: self.clone(),
             bytes,
@@ -592,7 +615,7 @@ impl Device {
         match self {
             Self::Cpu => &SPARE_HERE,
             Self::Sim(sim) => &sim.spare,
-            Self::Cuda(handle) => &handle.device.spare,
+            Self::Gpu(handle) => &handle.device.settings().spare,
         }
     }
 
@@ -604,7 +627,7 @@ impl Device {
     /// Whether other devices' memory can be copied from and to directly; otherwise copies go over the main memory.
     pub fn peer_access(&self) -> bool {
         if let Some(gpu) = self.gpu_device() {
-            return gpu.peer();
+            return gpu.settings().peer();
         }
         let sim = self.simulated();
         sim.is_none_or(|sim| sim.peer.load(Ordering::Relaxed))
@@ -613,7 +636,7 @@ impl Device {
     /// Devices have it unless it is taken from them. Nothing changes for the main memory.
     pub fn set_peer_access(&self, on: bool) {
         if let Some(gpu) = self.gpu_device() {
-            gpu.set_peer(on);
+            gpu.settings().set_peer(on);
         }
         if let Some(sim) = self.simulated() {
             sim.peer.store(on, Ordering::Relaxed);
@@ -663,6 +686,22 @@ pub(crate) fn count_copy(from: &Device, to: &Device, bytes: u64) {
     }
 }
 
+/// Runs something with who wants to call it, once, and gives what it answered.
+fn run_once<R>(body: impl FnOnce() -> R, with: impl FnOnce(&mut dyn FnMut())) -> R {
+    let (mut body, mut result) = (Some(body), None);
+    with(&mut || {
+        if let Some(body) = body.take() {
+            result = Some(body());
+        }
+    });
+    match (result, body) {
+        (Some(result), _) => result,
+        // Who was to call it had a reason not to: it is run as if there was nobody.
+        (None, Some(body)) => body(),
+        (None, None) => raise(TensorError::invalid("step", "it ended without a result")),
+    }
+}
+
 /// The number of a device of a kind.
 fn number(name: &str, kind: &str) -> Option<u32> {
     let digits = name.strip_prefix(kind)?;
@@ -683,7 +722,7 @@ impl fmt::Display for Device {
         match self.id() {
             DeviceId::Cpu => f.write_str("cpu"),
             DeviceId::Sim(number) => write!(f, "sim:{number}"),
-            DeviceId::Cuda(number) => write!(f, "cuda:{number}"),
+            DeviceId::Gpu(gpu) => gpu.fmt(f),
         }
     }
 }
@@ -700,7 +739,7 @@ pub struct Allocation {
     device: Device,
     bytes: u64,
     /// The memory itself, where that of a GPU is taken.
-    block: Option<Block>,
+    block: Option<GpuMemory>,
 }
 
 impl Allocation {
@@ -713,7 +752,7 @@ impl Allocation {
     }
 
     /// The memory of a GPU.
-    pub(crate) fn block(&self) -> Option<&Block> {
+    pub(crate) fn block(&self) -> Option<&GpuMemory> {
         self.block.as_ref()
     }
 }
@@ -873,7 +912,7 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_not_there_is_said_so() {
-        let error = Device::cuda(4000).unwrap_err().to_string();
+        let error = Device::open("cuda:4000").unwrap_err().to_string();
         assert!(
             error.starts_with("there is no device cuda:4000: "),
             "{error}"

@@ -5,7 +5,6 @@
 use crate::arrange::{Offsets, broadcast_strides};
 use crate::buffer::{Buffer, or_raise};
 use crate::cancel::{CHUNK, Cancel};
-use crate::cuda::ops::elementwise as on_gpu;
 use crate::device::Device;
 use crate::elements::{element_count, reserve};
 use crate::error::{Result, TensorError};
@@ -187,13 +186,14 @@ impl Tensor {
         self.check_device("broadcast", other)?;
         let shape = broadcast_shape(self.shape(), other.shape())?;
         let (room, out) = match self.device() {
-            Device::Cuda(_) => {
+            Device::Gpu(_) => {
                 element_count(&shape)?;
                 let a = self.on_gpu()?;
-                let b = other.cuda_in("broadcast", a.format())?;
+                let b = other.gpu_in("broadcast", a.format())?;
+                let gpu = a.device();
                 let (a, b) = ((self.shape(), a), (other.shape(), &*b));
-                let found = on_gpu::binary(a, b, &shape, op)?;
-                return Ok(Self::on_cuda(shape, found));
+                let found = gpu.binary(a, b, &shape, op)?;
+                return Ok(Self::from_gpu(shape, found));
             }
             Device::Cpu | Device::Sim(_) => {
                 let room = self.room_for(&shape)?;
@@ -224,9 +224,10 @@ impl Tensor {
     fn unary(&self, op: Unary) -> Result<Self> {
         let shape = self.shape();
         let (room, out) = match self.device() {
-            Device::Cuda(_) => {
-                let found = on_gpu::unary(self.on_gpu()?, op)?;
-                return Ok(Self::on_cuda(shape, found));
+            Device::Gpu(_) => {
+                let elements = self.on_gpu()?;
+                let found = elements.device().unary(elements, op)?;
+                return Ok(Self::from_gpu(shape, found));
             }
             Device::Cpu | Device::Sim(_) => {
                 let room = self.room_for(shape)?;

@@ -65,11 +65,14 @@ fn parts(pair: &[u8]) -> (u8, u8) {
 /// How many of the elements have each exponent.
 fn counts(values: &[u8]) -> [u64; 256] {
     let of = |part: &[u8]| {
-        let mut counts = [0_u64; 256];
-        for pair in part.chunks_exact(2) {
-            counts[usize::from(parts(pair).0)] += 1;
+        // Neighbours mostly have the same exponent, and a count that was just written takes a while to be read again.
+        let mut counts = [[0_u32; 256]; 4];
+        for four in part.chunks(8) {
+            for (pair, counts) in four.chunks_exact(2).zip(&mut counts) {
+                counts[usize::from(parts(pair).0)] += 1;
+            }
         }
-        counts
+        std::array::from_fn(|exponent| counts.iter().map(|of| u64::from(of[exponent])).sum())
     };
     let add = |mut a: [u64; 256], b: [u64; 256]| {
         for (a, b) in a.iter_mut().zip(b) {
@@ -215,19 +218,20 @@ impl Narrow {
 
 /// The three numbers of a group.
 fn numbers_of(codes: [u8; GROUP]) -> [u16; 3] {
-    let mut numbers = [0; 3];
-    for (at, &code) in codes.iter().enumerate() {
-        let code = u16::from(code);
-        match numbers.get_mut(at / 4) {
-            Some(number) => *number |= code << (4 * (at % 4)),
-            None => {
-                for (bit, number) in numbers.iter_mut().enumerate() {
-                    *number |= (code >> bit & 1) << (4 * (at % 4) + 3);
-                }
-            }
-        }
-    }
-    numbers
+    let [first, second, third, last] =
+        std::array::from_fn(|at| nibbles(&codes[4 * at..4 * at + 4]));
+    let bit = |number: u16| (last >> number & 0x1111) << 3;
+    [first | bit(0), second | bit(1), third | bit(2)]
+}
+
+/// Four codes as one number, of which each has four bits.
+fn nibbles(codes: &[u8]) -> u16 {
+    let bytes = codes
+        .iter()
+        .rev()
+        .fold(0, |all, &code| all << 8 | u32::from(code));
+    let pairs = (bytes | bytes >> 4) & 0x00FF_00FF;
+    (pairs | pairs >> 8) as u16
 }
 
 fn codes_of(numbers: [u16; 3]) -> [u8; GROUP] {
@@ -266,14 +270,19 @@ fn split(
             let place = 4 * (at / (PART / GROUP));
             index[place..place + 4].copy_from_slice(&(others.len() as u32).to_le_bytes());
         }
-        let mut of_group = [0; GROUP];
-        for ((value, low), of) in values.chunks_exact(2).zip(low).zip(&mut of_group) {
-            let (exponent, rest) = parts(value);
-            *low = rest;
-            *of = codes[usize::from(exponent)];
-            if *of == OTHER {
-                others.push(exponent);
-            }
+        // Loops of their own over sixteen elements each, which the compiler makes into a few instructions.
+        let mut exponents = [0; GROUP];
+        for ((value, low), exponent) in values.chunks_exact(2).zip(low).zip(&mut exponents) {
+            (*exponent, *low) = parts(value);
+        }
+        let of_group = exponents.map(|exponent| codes[usize::from(exponent)]);
+        if of_group.contains(&OTHER) {
+            let pairs = exponents.iter().zip(of_group);
+            others.extend(
+                pairs
+                    .filter(|(_, code)| *code == OTHER)
+                    .map(|(exponent, _)| exponent),
+            );
         }
         let [a, b, c] = numbers_of(of_group).map(u16::to_le_bytes);
         first.copy_from_slice(&a);

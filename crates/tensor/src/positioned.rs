@@ -6,39 +6,52 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use rayon::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
-
 use crate::error::{Result, TensorError};
-use crate::lock::lock;
-use crate::{read_buffer, traffic};
+use crate::{read_buffer, readers, traffic};
 
 /// From so many bytes on, all threads read.
 const MANY_READERS: usize = 2 << 20;
-
-/// What each thread reads at a time where all of them do.
-const READ_PART: usize = 512 << 10;
 
 /// Threads that read for a GPU. Copying from the system's cache is bound by main memory, which eight threads use up; more of them take
 /// twice the processor time. From a disk the system is fastest with four, who do not wait for each other's pages.
 const FROM_CACHE: usize = 8;
 const FROM_DISK: usize = 4;
 
-/// Threads of their own, as many of them as there are processors at most. None where the system gives no threads.
-fn readers(count: usize) -> Option<ThreadPool> {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = ThreadPoolBuilder::new().num_threads(count.min(processors));
-    let named = threads.thread_name(|number| format!("read-{number}"));
-    named.build().ok()
+/// Reads past the system's cache begin and end at multiples of this.
+#[cfg(target_os = "linux")]
+const BLOCK: u64 = 4096;
+/// Bytes that such a read may need beyond what is wanted.
+pub(crate) const PAST_CACHE_SLACK: usize = 8192;
+
+/// Where the bytes of a file come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileSource {
+    /// The system's cache.
+    Cache,
+    /// The disk, through the system's cache, where they stay for the next time.
+    Disk,
+    /// The disk alone: the file would displace everything else from the cache, and half of itself.
+    DiskPastCache,
 }
 
-static CACHE_READERS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| readers(FROM_CACHE));
-static DISK_READERS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| readers(FROM_DISK));
+impl FileSource {
+    /// How many threads read fastest from it, as many as there are processors at most.
+    pub(crate) fn readers(self) -> usize {
+        let count = match self {
+            Self::Cache => FROM_CACHE,
+            Self::Disk | Self::DiskPastCache => FROM_DISK,
+        };
+        count.min(std::thread::available_parallelism().map_or(1, usize::from))
+    }
+}
 
 /// When weights were read last, in milliseconds after [`STARTED`].
 static LAST_READ: AtomicU64 = AtomicU64::new(0);
@@ -55,14 +68,17 @@ fn note_read() {
     LAST_READ.store(now.max(1), Ordering::Relaxed);
 }
 
-/// An open file that any thread may read anywhere.
-#[derive(Debug)]
+/// An open file that any thread may read anywhere. Clones are the same file.
+#[derive(Debug, Clone)]
 pub(crate) struct PositionedFile {
-    file: File,
+    file: Arc<File>,
     /// Length when it was opened.
     len: u64,
     /// When it had been written last by then; none where the system does not say.
     written: Option<SystemTime>,
+    /// The same file, opened for reading past the system's cache. None where the system cannot do that.
+    #[cfg(target_os = "linux")]
+    past_cache: Arc<OnceLock<Option<File>>>,
 }
 
 /// The file was written after it was opened: what its header said no longer holds.
@@ -86,10 +102,19 @@ impl PositionedFile {
         if metadata.is_dir() {
             return Err(io::Error::from(io::ErrorKind::IsADirectory));
         }
+        #[cfg(target_os = "linux")]
+        {
+            // Several threads read a file from its beginning to its end; the system then reads twice as far ahead. It is advice: without
+            // it reading is slower.
+            let whole = rustix::fs::Advice::Sequential;
+            let _ = rustix::fs::fadvise(&file, 0, None, whole);
+        }
         Ok(Self {
-            file,
+            file: Arc::new(file),
             len: metadata.len(),
             written: metadata.modified().ok(),
+            #[cfg(target_os = "linux")]
+            past_cache: Arc::default(),
         })
     }
 
@@ -102,20 +127,20 @@ impl PositionedFile {
         traffic::read(out.len());
         #[cfg(unix)]
         {
-            std::os::unix::fs::FileExt::read_exact_at(&self.file, out, at)
+            std::os::unix::fs::FileExt::read_exact_at(&*self.file, out, at).map_err(explained)
         }
         #[cfg(windows)]
         {
             let (mut out, mut at) = (out, at);
             while !out.is_empty() {
-                match std::os::windows::fs::FileExt::seek_read(&self.file, out, at) {
+                match std::os::windows::fs::FileExt::seek_read(&*self.file, out, at) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                     Ok(n) => {
                         out = &mut out[n..];
                         at += n as u64;
                     }
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(e),
+                    Err(e) => return Err(explained(e)),
                 }
             }
             Ok(())
@@ -144,59 +169,137 @@ impl PositionedFile {
         }
     }
 
+    /// Where some bytes come from if they are read now.
+    fn source(&self, at: u64, len: u64) -> FileSource {
+        if self.is_cached(at, len) {
+            FileSource::Cache
+        } else if cfg!(target_os = "linux")
+            && crate::room::total().is_some_and(|memory| self.len > memory / 2)
+        {
+            FileSource::DiskPastCache
+        } else {
+            FileSource::Disk
+        }
+    }
+
+    /// Fills a part of `out` from a position, past the system's cache, and says which part. `out` has room for [`PAST_CACHE_SLACK`] more
+    /// than is wanted. None where the system cannot do that.
+    #[cfg(target_os = "linux")]
+    fn read_past_cache(
+        &self,
+        out: &mut [u8],
+        (at, len): (u64, usize),
+    ) -> io::Result<Option<Range<usize>>> {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+        // By its number it is the file that was opened, whatever has its name now.
+        let open = || {
+            let mut options = File::options();
+            let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+            options.read(true).custom_flags(direct);
+            let number = self.file.as_raw_fd();
+            options.open(format!("/proc/self/fd/{number}")).ok()
+        };
+        let Some(file) = self.past_cache.get_or_init(open) else {
+            return Ok(None);
+        };
+        let begin = at / BLOCK * BLOCK;
+        let from = (at - begin) as usize;
+        let wanted = (from + len).next_multiple_of(BLOCK as usize);
+        let mut read = 0;
+        while read < from + len {
+            match file.read_at(&mut out[read..wanted], begin + read as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => read += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(None),
+                Err(error) => return Err(explained(error)),
+            }
+        }
+        traffic::read(len);
+        Ok(Some(from..from + len))
+    }
+
+    /// Fills a part of `out`, which has room for [`PAST_CACHE_SLACK`] more than is wanted, and says which part.
+    fn read_from(
+        &self,
+        source: FileSource,
+        out: &mut [u8],
+        (at, len): (u64, usize),
+    ) -> io::Result<Range<usize>> {
+        #[cfg(target_os = "linux")]
+        if source == FileSource::DiskPastCache
+            && let Some(part) = self.read_past_cache(out, (at, len))?
+        {
+            return Ok(part);
+        }
+        let _ = source;
+        self.read_exact_at(&mut out[..len], at)?;
+        Ok(0..len)
+    }
+
+    /// Reads what the system has in its cache, where it says so without asking a disk. False where it does not, or not of all.
+    pub(crate) fn read_cached(&self, out: &mut [u8], at: u64) -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            let mut parts = [io::IoSliceMut::new(out)];
+            let len = parts[0].len();
+            let read = rustix::io::preadv2(
+                &*self.file,
+                &mut parts,
+                at,
+                rustix::io::ReadWriteFlags::NOWAIT,
+            );
+            let all = read == Ok(len);
+            traffic::read(if all { len } else { 0 });
+            all
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = (out, at);
+            false
+        }
+    }
+
     /// A part of the file. The part must lie inside [`Self::len`], which bounds what is asked of the allocator; memory
     /// that is not there is an error, and so is a file that was written since it was opened.
     pub(crate) fn read_range(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
-        let bytes = self.read_as_it_is(at, len);
-        // Looked at afterwards, this covers the time of the reading as well.
-        self.check_unchanged()?;
-        bytes
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // Counted until all of it was read.
+        let _claim = crate::room::claim(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let bytes = read_buffer::take(usize::try_from(len).map_err(io::Error::other)?);
+        let len = bytes.len();
+        let many = rayon::current_num_threads().min(FROM_CACHE);
+        let count = if len < MANY_READERS { 1 } else { many };
+        readers::fill((self, at), bytes, 0..len, count)
     }
 
-    fn check_unchanged(&self) -> io::Result<()> {
+    pub(crate) fn check_unchanged(&self) -> io::Result<()> {
         let now = self.file.metadata()?;
         if now.len() != self.len || now.modified().ok() != self.written {
             return Err(io::Error::other(Changed));
         }
         Ok(())
     }
+}
 
-    fn read_as_it_is(&self, at: u64, len: u64) -> io::Result<Vec<u8>> {
-        if at.checked_add(len).is_none_or(|end| end > self.len) {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        // Counted until all of it was read.
-        let _claim = crate::room::claim(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let mut bytes = read_buffer::take(usize::try_from(len).map_err(io::Error::other)?);
-        if bytes.len() < MANY_READERS {
-            self.read_exact_at(&mut bytes, at)?;
-        } else {
-            self.read_by_all(&mut bytes, at)?;
-        }
-        Ok(bytes)
-    }
+/// A disk or a network share gave an error in place of bytes.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{error}: the disk or the network share that has the file gave this error; see that it works, copy the file anew if the error stays, and run the prompt again"
+)]
+struct Unreadable {
+    error: io::Error,
+}
 
-    /// Each thread takes the next part that nobody reads yet, so that the system sees one read after the other and reads ahead of all.
-    fn read_in_order(&self, readers: &ThreadPool, out: &mut [u8], at: u64) -> io::Result<()> {
-        let parts = Mutex::new(out.chunks_mut(READ_PART).enumerate());
-        let ends = readers.broadcast(|_| -> io::Result<()> {
-            loop {
-                let next = lock(&parts).next();
-                let Some((number, part)) = next else {
-                    return Ok(());
-                };
-                self.read_exact_at(part, at + (number * READ_PART) as u64)?;
-            }
-        });
-        ends.into_iter().collect()
-    }
-
-    /// From the system's cache it is copying, which several threads do faster.
-    fn read_by_all(&self, out: &mut [u8], at: u64) -> io::Result<()> {
-        let parts = out.par_chunks_mut(READ_PART).enumerate();
-        parts.try_for_each(|(number, part)| {
-            self.read_exact_at(part, at + (number * READ_PART) as u64)
-        })
+/// The error with what a person can do about it.
+fn explained(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(_) => io::Error::new(error.kind(), Unreadable { error }),
+        None => error,
     }
 }
 
@@ -247,32 +350,56 @@ impl FilePart {
         read.map_err(|error| self.unreadable(&error))
     }
 
-    /// Fills `out` with what begins at a place of it, by several threads.
-    pub(crate) fn read_into(&self, from: usize, out: &mut [u8]) -> Result<()> {
+    /// Where its bytes come from if they are read now.
+    pub(crate) fn source(&self) -> FileSource {
+        self.file.source(self.start, self.len)
+    }
+
+    /// Fills a part of `out` with `len` bytes that begin at a place of it, on this thread, and says which part. `out` has room for
+    /// [`PAST_CACHE_SLACK`] more. A file that was written since it was opened is an error.
+    pub(crate) fn read_some(
+        &self,
+        source: FileSource,
+        (from, len): (usize, usize),
+        out: &mut [u8],
+    ) -> Result<Range<usize>> {
+        note_read();
+        let at = self.start + from as u64;
+        let read = self.file.read_from(source, out, (at, len));
+        note_read();
+        let read = read.and_then(|part| self.file.check_unchanged().map(|()| part));
+        read.map_err(|error| self.unreadable(&error))
+    }
+
+    /// Fills a part of some memory with what begins at a place of it, by several threads.
+    pub(crate) fn fill<S: AsMut<[u8]> + Send + 'static>(
+        &self,
+        from: usize,
+        space: S,
+        part: Range<usize>,
+    ) -> Result<S> {
         let start = self.start + from as u64;
         note_read();
-        let readers = if self.file.is_cached(start, out.len() as u64) {
-            &*CACHE_READERS
-        } else {
-            &*DISK_READERS
-        };
-        let read = match readers {
-            Some(readers) => self.file.read_in_order(readers, out, start),
-            None => self.file.read_by_all(out, start),
-        };
+        let count = self.file.source(start, part.len() as u64).readers();
+        let read = readers::fill((&self.file, start), space, part, count);
         note_read();
-        let read = read.and_then(|()| self.file.check_unchanged());
         read.map_err(|error| self.unreadable(&error))
     }
 
     fn unreadable(&self, error: &io::Error) -> TensorError {
         let (path, name) = (self.path.display(), &self.name);
+        if readers::is_cancelled(error) {
+            return TensorError::Cancelled;
+        }
         let reason = if is_changed(error) {
             format!(
                 "{path} was changed on disk after it was loaded; run the prompt again to load the new file"
             )
         } else {
-            format!("{path}: tensor {name:?} cannot be read: {error}")
+            let (len, start) = (self.len, self.start);
+            format!(
+                "{path}: tensor {name:?}, {len} bytes from byte {start} on, cannot be read: {error}"
+            )
         };
         TensorError::invalid("read", reason)
     }
@@ -300,6 +427,45 @@ mod tests {
             assert!(is_changed(&file.read_range(at, 4).unwrap_err()));
         }
         assert!(PositionedFile::open(dir.path()).is_err());
+    }
+
+    #[test]
+    fn parts_are_the_same_from_every_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let content: Vec<u8> = (0..100_003_u32).map(|i| (i / 7) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        let file = Arc::new(PositionedFile::open(&path).unwrap());
+        let all = (0, content.len() as u64);
+        let part = FilePart::new(&file, (&path, "weight"), all).unwrap();
+        for (from, len) in [
+            (0, 1),
+            (0, 4096),
+            (1, 4095),
+            (4095, 4098),
+            (99_999, 4),
+            (3, 100_000),
+        ] {
+            let mut out = vec![0; len + PAST_CACHE_SLACK];
+            for source in [
+                FileSource::Cache,
+                FileSource::Disk,
+                FileSource::DiskPastCache,
+            ] {
+                let there = part.read_some(source, (from, len), &mut out).unwrap();
+                assert!(
+                    out[there] == content[from..from + len],
+                    "{len} bytes at {from} from {source:?}"
+                );
+            }
+        }
+        std::fs::write(&path, &content[..50_000]).unwrap();
+        for source in [FileSource::Disk, FileSource::DiskPastCache] {
+            let mut out = vec![0; 60_000 + PAST_CACHE_SLACK];
+            let error = part.read_some(source, (40_000, 30_000), &mut out);
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("was changed on disk"), "{error}");
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Sums, means, norms and extremes over dimensions. Sums are kept in f64 and rounded once.
 
-use crate::cuda::ops::reduce as on_gpu;
 use crate::device::Device;
 use crate::elements::{allocate, reserve};
 use crate::error::{Result, TensorError};
@@ -40,11 +39,13 @@ impl Tensor {
     /// A reduction that every device has.
     fn reduce_named(&self, dims: &[usize], keepdim: bool, op: Reduction) -> Result<Self> {
         match self.device() {
-            Device::Cuda(_) => {
+            Device::Gpu(_) => {
                 let groups = self.groups(dims, keepdim)?;
                 let moved = self.side_by_side(&groups)?;
-                let found = on_gpu::rows(moved.on_gpu()?, groups.count, groups.size, op)?;
-                Ok(Self::on_cuda(groups.shape, found))
+                let elements = moved.on_gpu()?;
+                let gpu = elements.device();
+                let found = gpu.reduce(elements, groups.count, groups.size, op)?;
+                Ok(Self::from_gpu(groups.shape, found))
             }
             Device::Cpu | Device::Sim(_) => match op {
                 Reduction::Sum => self.reduce_there(dims, keepdim, |v| sum(v) as f32),

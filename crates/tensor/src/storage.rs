@@ -4,11 +4,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::buffer::{Buffer, raise};
-use crate::cuda::CudaBuffer;
-use crate::device::{Allocation, CudaHandle, Device, count_copy};
+use crate::device::{Allocation, Device, GpuHandle, count_copy};
 use crate::dtype::Dtype;
 use crate::elements::{allocate, copy_values, element_count};
 use crate::error::{Result, TensorError};
+use crate::gpu::GpuBuffer;
 use crate::recycle;
 
 /// Elements and where they are.
@@ -16,7 +16,7 @@ use crate::recycle;
 pub(crate) enum Storage {
     Host(HostBuffer),
     Sim(SimBuffer),
-    Cuda(CudaBuffer),
+    Gpu(GpuBuffer),
 }
 
 /// Elements in main memory, which is used again for other tensors.
@@ -70,7 +70,7 @@ impl Storage {
         match self {
             Self::Host(values) => values.len(),
             Self::Sim(buffer) => buffer.values.len(),
-            Self::Cuda(buffer) => buffer.len(),
+            Self::Gpu(buffer) => buffer.len(),
         }
     }
 
@@ -78,7 +78,7 @@ impl Storage {
         match self {
             Self::Host(_) => Device::Cpu,
             Self::Sim(buffer) => buffer.memory.device().clone(),
-            Self::Cuda(buffer) => Device::Cuda(CudaHandle {
+            Self::Gpu(buffer) => Device::Gpu(GpuHandle {
                 device: Arc::clone(buffer.device()),
                 format: buffer.format(),
                 forced: None,
@@ -92,7 +92,7 @@ impl Storage {
         match self {
             Self::Host(values) => values,
             Self::Sim(buffer) => &buffer.values,
-            Self::Cuda(_) => self.not_here(),
+            Self::Gpu(_) => self.not_here(),
         }
     }
 
@@ -105,10 +105,10 @@ impl Storage {
     }
 
     /// The elements on a GPU.
-    pub(crate) fn cuda(&self) -> Option<&CudaBuffer> {
+    pub(crate) fn gpu(&self) -> Option<&GpuBuffer> {
         match self {
             Self::Host(_) | Self::Sim(_) => None,
-            Self::Cuda(buffer) => Some(buffer),
+            Self::Gpu(buffer) => Some(buffer),
         }
     }
 
@@ -117,7 +117,7 @@ impl Storage {
         match self {
             Self::Host(values) => values.values_mut(),
             Self::Sim(buffer) => buffer.values.values_mut(),
-            Self::Cuda(_) => self.not_here(),
+            Self::Gpu(_) => self.not_here(),
         }
     }
 
@@ -126,28 +126,27 @@ impl Storage {
         match self {
             Self::Host(values) => values.into_vec(),
             Self::Sim(buffer) => buffer.values.into_vec(),
-            Self::Cuda(_) => self.not_here(),
+            Self::Gpu(_) => self.not_here(),
         }
     }
 
     /// A copy of the elements in the memory of a device, which is counted where that is another one.
     pub(crate) fn copied_to(&self, shape: &[usize], device: &Device) -> Result<Self> {
         let copy = match (self, device) {
-            (Self::Cuda(buffer), Device::Cuda(to)) => {
-                let here = Arc::ptr_eq(buffer.device(), &to.device);
-                let copy = if here {
+            (Self::Gpu(buffer), Device::Gpu(to)) => {
+                let copy = if buffer.device().id() == to.device.id() {
                     buffer.converted(to.format)
                 } else {
-                    buffer.copied_to(&to.device, to.format)
+                    buffer.copied_to(&*to.device, to.format)
                 };
-                Some(Self::Cuda(copy?))
+                Some(Self::Gpu(copy?))
             }
-            (_, Device::Cuda(to)) => {
+            (_, Device::Gpu(to)) => {
                 let values = self.kernel_values();
-                let copy = CudaBuffer::from_host(&to.device, values, to.format)?;
-                Some(Self::Cuda(copy))
+                let copy = to.device.upload(values, to.format)?;
+                Some(Self::Gpu(copy))
             }
-            (Self::Cuda(buffer), Device::Cpu | Device::Sim(_)) => {
+            (Self::Gpu(buffer), Device::Cpu | Device::Sim(_)) => {
                 let room = ResultRoom::on(device, shape)?;
                 let mut values = allocate(shape, 0.0)?;
                 buffer.read(&mut values)?;
@@ -188,7 +187,7 @@ impl ResultRoom {
             Device::Cpu => Memory::Host,
             Device::Sim(_) => Memory::Sim(device.allocate(bytes)?),
             // Results on a GPU take their room themselves; nothing of the processor's can be kept there.
-            Device::Cuda(_) => {
+            Device::Gpu(_) => {
                 return Err(TensorError::NotInMainMemory {
                     op: "compute on the processor",
                     device: device.name(),

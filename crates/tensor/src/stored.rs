@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::buffer::{Buffer, or_raise};
-use crate::cuda::PinnedBytes;
 use crate::dtype::Dtype;
 use crate::elements::element_count;
 use crate::error::{Result, TensorError};
 use crate::formats::{self, Rounding};
+use crate::gpu::PinnedBytes;
 use crate::read_buffer;
 use crate::tensor::Tensor;
 use crate::traffic;
@@ -81,7 +81,9 @@ impl HostBytes {
 
     /// Lets GPUs read the bytes themselves from now on. Without it, copies take longer.
     pub(crate) fn pin(&self) {
-        self.pinned.get_or_init(|| PinnedBytes::new(self.values()));
+        // Read first: nobody waits here for a file.
+        let values = self.values();
+        self.pinned.get_or_init(|| PinnedBytes::new(values));
     }
 }
 
@@ -146,6 +148,21 @@ impl Stored {
         }
     }
 
+    /// The same value as it is in its file, from where it comes again when it is needed. What never was in one is shared where it is small.
+    pub(crate) fn in_file_again(&self) -> Option<Self> {
+        const SMALL: usize = 64 << 10;
+        let bytes = match &self.bytes.file {
+            Some(file) => Arc::new(HostBytes::in_file(file.clone())),
+            None if self.byte_len() <= SMALL => Arc::clone(&self.bytes),
+            None => return None,
+        };
+        Some(Self {
+            dtype: self.dtype,
+            shape: self.shape.clone(),
+            bytes,
+        })
+    }
+
     /// The same value in memory of its own, read from its file if it is there; this one stays where it is.
     pub(crate) fn read_apart(&self) -> Result<Self> {
         match self.in_file() {
@@ -154,10 +171,9 @@ impl Stored {
         }
     }
 
-    /// Whether it is still in its file, as it stands there.
-    pub(crate) fn is_plain_in_file(&self) -> bool {
-        self.in_file()
-            .is_some_and(|unread| unread.plain().is_some())
+    /// Whether it is still in its file, and a GPU gets it straight from there.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.in_file().is_some_and(Unread::is_direct)
     }
 
     /// Number of bytes, read or not.

@@ -8,10 +8,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::buffer::{Buffer, or_raise};
-use crate::cuda::{self, CudaBuffer, Format};
 use crate::device::Device;
 use crate::elements::{allocate, copy_values, element_count, reserve};
 use crate::error::{Result, TensorError};
+use crate::gpu::{Format, GpuBuffer};
 use crate::storage::{ResultRoom, Storage};
 
 /// Most elements of a plain list that becomes a tensor. More are made in a [`Buffer`], which asks for the memory first.
@@ -28,7 +28,7 @@ pub struct Tensor {
 impl PartialEq for Tensor {
     fn eq(&self, other: &Self) -> bool {
         let here = |t: &Self| or_raise(t.to(&Device::Cpu));
-        match (self.storage.cuda(), other.storage.cuda()) {
+        match (self.storage.gpu(), other.storage.gpu()) {
             (None, None) => {
                 self.shape == other.shape
                     && self.storage.kernel_values() == other.storage.kernel_values()
@@ -39,15 +39,15 @@ impl PartialEq for Tensor {
 }
 
 /// Elements on a GPU in a format that was asked for.
-pub(crate) enum CudaView<'a> {
-    Same(&'a CudaBuffer),
-    Converted(CudaBuffer),
+pub(crate) enum GpuView<'a> {
+    Same(&'a GpuBuffer),
+    Converted(GpuBuffer),
 }
 
-impl Deref for CudaView<'_> {
-    type Target = CudaBuffer;
+impl Deref for GpuView<'_> {
+    type Target = GpuBuffer;
 
-    fn deref(&self) -> &CudaBuffer {
+    fn deref(&self) -> &GpuBuffer {
         match self {
             Self::Same(buffer) => buffer,
             Self::Converted(buffer) => buffer,
@@ -121,27 +121,27 @@ impl Tensor {
                 let values = allocate(&shape, 0.0)?;
                 Ok(Self::kept(shape, room, values))
             }
-            Device::Cuda(handle) => {
+            Device::Gpu(handle) => {
                 let count = element_count(&shape)?;
-                let out = cuda::ops::filled(&handle.device, count, handle.format, 0.0)?;
-                Ok(Self::on_cuda(shape, out))
+                let out = handle.device.filled(count, handle.format, 0.0)?;
+                Ok(Self::from_gpu(shape, out))
             }
         }
     }
 
     /// A tensor of elements on a GPU.
-    pub(crate) fn on_cuda(shape: impl Into<Vec<usize>>, elements: CudaBuffer) -> Self {
+    pub(crate) fn from_gpu(shape: impl Into<Vec<usize>>, elements: GpuBuffer) -> Self {
         let shape = shape.into();
         debug_assert_eq!(shape.iter().product::<usize>(), elements.len());
         Self {
             shape,
-            storage: Arc::new(Storage::Cuda(elements)),
+            storage: Arc::new(Storage::Gpu(elements)),
         }
     }
 
     /// The elements on a GPU; none where they are elsewhere.
-    pub(crate) fn cuda(&self) -> Option<&CudaBuffer> {
-        self.storage.cuda()
+    pub(crate) fn gpu(&self) -> Option<&GpuBuffer> {
+        self.storage.gpu()
     }
 
     /// Elements that follow each other on a GPU, in place; none where they are elsewhere, or where a small part would keep a large
@@ -162,15 +162,15 @@ impl Tensor {
             return None;
         }
         let whole = Arc::clone(&self.storage);
-        let part = self.cuda()?.part(whole, first, len)?;
-        Some(Self::on_cuda(shape, part))
+        let part = self.gpu()?.part(whole, first, len)?;
+        Some(Self::from_gpu(shape, part))
     }
 
     /// The same elements, in memory of their own where they are a part of something larger: for who keeps them when the rest is
     /// not needed any more.
     pub fn to_keep(&self) -> Result<Self> {
-        match self.cuda().filter(|elements| elements.is_part()) {
-            Some(part) => Ok(Self::on_cuda(
+        match self.gpu().filter(|elements| elements.is_part()) {
+            Some(part) => Ok(Self::from_gpu(
                 self.shape.clone(),
                 part.converted(part.format())?,
             )),
@@ -179,43 +179,43 @@ impl Tensor {
     }
 
     /// The elements on a GPU, in an operation that runs there.
-    pub(crate) fn on_gpu(&self) -> Result<&CudaBuffer> {
-        self.cuda().ok_or_else(|| TensorError::DeviceMismatch {
+    pub(crate) fn on_gpu(&self) -> Result<&GpuBuffer> {
+        self.gpu().ok_or_else(|| TensorError::DeviceMismatch {
             op: "compute on a GPU",
-            left: String::from("cuda"),
+            left: String::from("a GPU"),
             right: self.device().name(),
         })
     }
 
     /// The same for writing in place; copies first, on the device, when another tensor shares the storage.
-    pub(crate) fn own_on_gpu(&mut self) -> Result<&CudaBuffer> {
+    pub(crate) fn own_on_gpu(&mut self) -> Result<&GpuBuffer> {
         if !self.is_unique() {
             let elements = self.on_gpu()?;
             let own = elements.converted(elements.format())?;
-            self.storage = Arc::new(Storage::Cuda(own));
+            self.storage = Arc::new(Storage::Gpu(own));
         }
         self.on_gpu()
     }
 
     /// The elements on the GPU on which an operation runs.
-    pub(crate) fn cuda_on(&self, op: &'static str) -> Result<&CudaBuffer> {
+    pub(crate) fn gpu_on(&self, op: &'static str) -> Result<&GpuBuffer> {
         self.storage
-            .cuda()
+            .gpu()
             .ok_or_else(|| TensorError::DeviceMismatch {
                 op,
-                left: String::from("cuda"),
+                left: String::from("a GPU"),
                 right: self.device().name(),
             })
     }
 
     /// The result of an operation on a GPU that gives every element another value: in the tensor's own memory, where nobody
     /// else holds it. `run` reads the first and writes the second, which may be one.
-    pub(crate) fn cuda_replaced(
+    pub(crate) fn gpu_replaced(
         self,
         op: &'static str,
-        run: impl FnOnce(&CudaBuffer, &CudaBuffer) -> Result<()>,
+        run: impl FnOnce(&GpuBuffer, &GpuBuffer) -> Result<()>,
     ) -> Result<Self> {
-        let elements = self.cuda_on(op)?;
+        let elements = self.gpu_on(op)?;
         if self.is_unique() {
             run(elements, elements)?;
             return Ok(self);
@@ -224,17 +224,17 @@ impl Tensor {
             .device()
             .buffer(elements.len(), elements.format())?;
         run(elements, &out)?;
-        Ok(Self::on_cuda(self.shape, out))
+        Ok(Self::from_gpu(self.shape, out))
     }
 
     /// The elements on the GPU on which an operation runs, in the format of that operation.
-    pub(crate) fn cuda_in(&self, op: &'static str, format: Format) -> Result<CudaView<'_>> {
-        match self.storage.cuda() {
-            Some(buffer) if buffer.format() == format => Ok(CudaView::Same(buffer)),
-            Some(buffer) => Ok(CudaView::Converted(buffer.converted(format)?)),
+    pub(crate) fn gpu_in(&self, op: &'static str, format: Format) -> Result<GpuView<'_>> {
+        match self.storage.gpu() {
+            Some(buffer) if buffer.format() == format => Ok(GpuView::Same(buffer)),
+            Some(buffer) => Ok(GpuView::Converted(buffer.converted(format)?)),
             None => Err(TensorError::DeviceMismatch {
                 op,
-                left: String::from("cuda"),
+                left: String::from("a GPU"),
                 right: self.device().name(),
             }),
         }
@@ -247,8 +247,8 @@ impl Tensor {
 
     /// The same values on another device: a counted copy, or the same storage where it is there already.
     pub fn to(&self, device: &Device) -> Result<Self> {
-        let same_format = match (self.storage.cuda(), device) {
-            (Some(buffer), Device::Cuda(handle)) => buffer.format() == handle.format,
+        let same_format = match (self.storage.gpu(), device) {
+            (Some(buffer), Device::Gpu(handle)) => buffer.format() == handle.format,
             _ => true,
         };
         if self.device() == *device && same_format {
@@ -299,7 +299,7 @@ impl Tensor {
     pub(crate) fn host(&self, op: &'static str) -> Result<&[f32]> {
         match &*self.storage {
             Storage::Host(values) => Ok(values),
-            Storage::Sim(_) | Storage::Cuda(_) => Err(TensorError::NotInMainMemory {
+            Storage::Sim(_) | Storage::Gpu(_) => Err(TensorError::NotInMainMemory {
                 op,
                 device: self.device().name(),
             }),
@@ -429,7 +429,7 @@ impl Tensor {
 
     /// Whether no other tensor shares the storage, so that writing copies nothing.
     pub fn is_unique(&self) -> bool {
-        let shared = self.cuda().is_some_and(CudaBuffer::is_shared);
+        let shared = self.gpu().is_some_and(GpuBuffer::is_shared);
         !shared && Arc::strong_count(&self.storage) == 1
     }
 

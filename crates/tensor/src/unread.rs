@@ -1,17 +1,14 @@
 //! Bytes of a weight that are still in its file, in as many pieces as the file has them.
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use rayon::prelude::*;
 
-use crate::error::{Result, TensorError};
-use crate::lock::lock;
+use crate::buffer::Buffer;
+use crate::error::Result;
 use crate::positioned::FilePart;
-use crate::{read_buffer, traffic};
-
-/// Makes what stands behind the rows of a value, from small tensors of the file.
-pub(crate) type MakeRowEnds = Arc<dyn Fn() -> Result<Vec<u8>> + Send + Sync>;
+use crate::row_parts::{FindParts, RowsOfParts, write_parts};
+use crate::{cancel, read_buffer, traffic};
 
 /// The bytes of a value as files have them: pieces that follow each other, and for quantised rows what stands behind each row, which
 /// files keep elsewhere.
@@ -50,9 +47,14 @@ impl SharedRead {
         })))
     }
 
-    /// The bytes for a plane of so many bytes of each run.
-    fn get(&self, len: usize, read: impl FnOnce() -> Result<Vec<u8>>) -> Result<Arc<Vec<u8>>> {
-        let mut waiting = lock(&self.0);
+    /// The bytes for a plane of `len` bytes of each run of `run` bytes.
+    fn get(
+        &self,
+        (run, len): (usize, usize),
+        read: impl FnOnce() -> Result<Vec<u8>>,
+    ) -> Result<Arc<Vec<u8>>> {
+        // Held while reading: whoever comes meanwhile needs the same bytes.
+        let mut waiting = cancel::lock(&self.0)?;
         let bytes = match waiting.bytes.take() {
             Some(bytes) => bytes,
             None => Arc::new(read()?),
@@ -60,6 +62,9 @@ impl SharedRead {
         waiting.left = waiting.left.saturating_sub(len);
         if waiting.left > 0 {
             waiting.bytes = Some(Arc::clone(&bytes));
+        } else {
+            // For the next time that all planes are asked for.
+            waiting.left = run;
         }
         Ok(bytes)
     }
@@ -83,24 +88,14 @@ impl Planes {
 const RUNS: usize = 1 << 20;
 
 /// What stands behind each row of a value, such as its scale.
-#[derive(Clone)]
-struct RowEnds {
+#[derive(Clone, Debug)]
+pub(crate) struct RowEnds {
     /// Bytes of a row in the pieces.
-    codes: usize,
+    pub(crate) codes: usize,
     /// Bytes behind each row.
-    end: usize,
-    rows: usize,
-    make: MakeRowEnds,
-}
-
-impl fmt::Debug for RowEnds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RowEnds")
-            .field("codes", &self.codes)
-            .field("end", &self.end)
-            .field("rows", &self.rows)
-            .finish_non_exhaustive()
-    }
+    pub(crate) end: usize,
+    /// Where those of the rows are, in order.
+    pub(crate) lists: Vec<RowsOfParts>,
 }
 
 impl From<FilePart> for Unread {
@@ -118,13 +113,12 @@ impl Unread {
     pub(crate) fn rows_with_ends(
         &self,
         (rows, codes, end): (usize, usize, usize),
-        make: MakeRowEnds,
+        find: FindParts,
     ) -> Option<Self> {
         let ends = RowEnds {
             codes,
             end,
-            rows,
-            make,
+            lists: vec![RowsOfParts::new(rows, find)],
         };
         let whole = rows.checked_mul(codes)? == self.len() && !self.is_made();
         whole.then(|| Self {
@@ -174,19 +168,9 @@ impl Unread {
         }
         let pieces = parts.iter().flat_map(|part| part.pieces.iter().cloned());
         let ends = first.map(|(codes, end)| {
-            let all: Vec<RowEnds> = parts.iter().filter_map(|part| part.ends.clone()).collect();
-            RowEnds {
-                codes,
-                end,
-                rows: all.iter().map(|ends| ends.rows).sum(),
-                make: Arc::new(move || {
-                    let mut bytes = Vec::new();
-                    for ends in &all {
-                        bytes.extend_from_slice(&ends.bytes()?);
-                    }
-                    Ok(bytes)
-                }),
-            }
+            let all = parts.iter().filter_map(|part| part.ends.as_ref());
+            let lists = all.flat_map(|ends| ends.lists.iter().cloned()).collect();
+            RowEnds { codes, end, lists }
         });
         Some(Self {
             pieces: pieces.collect(),
@@ -210,20 +194,9 @@ impl Unread {
             None => None,
             Some(ends) => {
                 // A row of the value may be several coded ones.
-                let each = ends
-                    .rows
-                    .checked_div(rows)
-                    .filter(|n| n * rows == ends.rows)?;
-                let (from, all) = (start * each * ends.end, ends.clone());
-                let bytes = count * each * ends.end;
-                Some(RowEnds {
-                    rows: count * each,
-                    make: Arc::new(move || {
-                        let made = all.bytes()?;
-                        Ok(made[from..from + bytes].to_vec())
-                    }),
-                    ..ends.clone()
-                })
+                let all = ends.rows();
+                let each = all.checked_div(rows).filter(|n| n * rows == all)?;
+                Some(ends.cut(start * each, count * each))
             }
         };
         Some(Self {
@@ -261,8 +234,8 @@ impl Unread {
         if let Some(planes) = &self.planes {
             return self.in_file() / planes.run * planes.len;
         }
-        let ends = self.ends.as_ref().map_or(0, |ends| ends.rows * ends.end);
-        self.in_file() + ends
+        let ends = self.ends.as_ref();
+        self.in_file() + ends.map_or(0, |ends| ends.rows() * ends.end)
     }
 
     /// The pieces in the file, in order. None where they are not all of the value.
@@ -275,14 +248,20 @@ impl Unread {
         &self.pieces
     }
 
-    /// Sizes of what stands behind the rows: bytes of a row in the file, and behind it.
-    pub(crate) fn end_sizes(&self) -> Option<(usize, usize)> {
-        self.ends.as_ref().map(|ends| (ends.codes, ends.end))
+    /// What stands behind the rows.
+    pub(crate) fn row_ends(&self) -> Option<&RowEnds> {
+        self.ends.as_ref()
     }
 
-    /// What stands behind the rows, one after the other.
-    pub(crate) fn end_bytes(&self) -> Result<Vec<u8>> {
-        self.ends.as_ref().map_or(Ok(Vec::new()), RowEnds::bytes)
+    /// The pieces of the codes of some rows that have ends, in order. None where there are not as many.
+    pub(crate) fn codes_of(&self, start: usize, rows: usize) -> Option<Vec<FilePart>> {
+        let codes = self.ends.as_ref()?.codes;
+        self.range(start.checked_mul(codes)?, rows.checked_mul(codes)?)
+    }
+
+    /// Whether a GPU gets all of it straight from the file.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.planes.is_none()
     }
 
     /// All of it, in main memory.
@@ -293,7 +272,9 @@ impl Unread {
         let _claim = crate::room::claim((self.in_file() + self.len()) as u64)?;
         traffic::copied(if self.is_made() { self.len() } else { 0 });
         if let Some(planes) = &self.planes {
-            let whole = planes.whole.get(planes.len, || self.read_pieces())?;
+            let whole = planes
+                .whole
+                .get((planes.run, planes.len), || self.read_pieces())?;
             let mut plane = read_buffer::take(self.len());
             planes.cut(&whole, &mut plane);
             if let Ok(bytes) = Arc::try_unwrap(whole) {
@@ -306,15 +287,11 @@ impl Unread {
             return Ok(codes);
         };
         let mut all = read_buffer::take(self.len());
-        let made = ends.bytes()?;
-        let rows = codes
-            .chunks_exact(ends.codes)
-            .zip(made.chunks_exact(ends.end));
-        let size = ends.codes + ends.end;
-        for (to, (code, end)) in all.chunks_exact_mut(size).zip(rows) {
-            to[..ends.codes].copy_from_slice(code);
-            to[ends.codes..].copy_from_slice(end);
-        }
+        let row_bytes = ends.codes + ends.end;
+        let rows = all.par_chunks_exact_mut(row_bytes);
+        let rows = rows.zip(codes.par_chunks_exact(ends.codes));
+        rows.for_each(|(to, codes)| to[..ends.codes].copy_from_slice(codes));
+        ends.write(row_bytes, ends.codes, &mut all)?;
         read_buffer::give(codes);
         Ok(all)
     }
@@ -323,7 +300,7 @@ impl Unread {
         let mut bytes = read_buffer::take(self.in_file());
         let mut at = 0;
         for piece in &self.pieces {
-            piece.read_into(0, &mut bytes[at..at + piece.len()])?;
+            bytes = piece.fill(0, bytes, at..at + piece.len())?;
             at += piece.len();
         }
         Ok(bytes)
@@ -331,19 +308,48 @@ impl Unread {
 }
 
 impl RowEnds {
-    fn bytes(&self) -> Result<Vec<u8>> {
-        let made = (self.make)()?;
-        if made.len() != self.rows * self.end {
-            return Err(TensorError::invalid(
-                "read",
-                format!(
-                    "{} rows have {} bytes of scales and not {}",
-                    self.rows,
-                    made.len(),
-                    self.rows * self.end
-                ),
-            ));
+    pub(crate) fn rows(&self) -> usize {
+        self.lists.iter().map(RowsOfParts::rows).sum()
+    }
+
+    /// What stands behind some of the rows, which there are.
+    fn cut(&self, start: usize, count: usize) -> Self {
+        let (mut at, mut left) = (start, count);
+        let mut lists = Vec::new();
+        for list in &self.lists {
+            if at >= list.rows() {
+                at -= list.rows();
+                continue;
+            }
+            let taken = left.min(list.rows() - at);
+            if taken > 0 {
+                lists.push(list.cut(at, taken));
+            }
+            (at, left) = (0, left - taken);
         }
-        Ok(made)
+        Self { lists, ..*self }
+    }
+
+    /// What stands behind the rows, one after the other.
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
+        let mut all = Buffer::filled(self.rows() * self.end, 0_u8)?.into_vec();
+        traffic::copied(all.len());
+        self.write(self.end, 0, &mut all)?;
+        Ok(all)
+    }
+
+    /// Writes what stands behind rows, from a place of each of them on.
+    fn write(&self, row_bytes: usize, place: usize, all: &mut [u8]) -> Result<()> {
+        let mut rest = all;
+        for list in &self.lists {
+            let mut parts = list.parts()?;
+            for part in &mut parts {
+                part.place = part.place + place - self.codes;
+            }
+            let (rows, behind) = rest.split_at_mut(list.rows() * row_bytes);
+            write_parts(&parts, row_bytes, rows)?;
+            rest = behind;
+        }
+        Ok(())
     }
 }

@@ -16,13 +16,14 @@ use std::{
 use fresco_tests::{
     Server, StartOptions,
     memory::MIB,
+    quantised::{self, Kind},
     templates::{files, networks::Network, networks::TEXT},
     tiny::{self, Format, Keys, Tiny},
 };
 use serde_json::{Value, json};
 
 /// Flux.1 of full width and few blocks.
-fn flux() -> Keys {
+pub(super) fn flux() -> Keys {
     flux_of(2)
 }
 
@@ -59,7 +60,7 @@ fn scaled(mut keys: Keys) -> (Keys, impl Fn(&str) -> Format) {
 }
 
 /// Flux.1 with text encoders and an autoencoder that are small.
-fn flux_prompt(seed: u64) -> Value {
+pub(super) fn flux_prompt(seed: u64) -> Value {
     json!({
         "1": {"class_type": "UNETLoader", "inputs": {"unet_name": "flux.safetensors", "weight_dtype": "default"}},
         "2": {"class_type": "DualCLIPLoader", "inputs":
@@ -77,7 +78,7 @@ fn flux_prompt(seed: u64) -> Value {
 }
 
 /// The folder of models of a new base folder, with what a prompt of Flux.1 needs beside its network.
-fn flux_base() -> tempfile::TempDir {
+pub(super) fn flux_base() -> tempfile::TempDir {
     let base = tempfile::tempdir().unwrap();
     let models = base.path().join("models");
     for (folder, name) in [
@@ -91,12 +92,12 @@ fn flux_base() -> tempfile::TempDir {
     base
 }
 
-fn flux_file(base: &Path) -> std::path::PathBuf {
+pub(super) fn flux_file(base: &Path) -> std::path::PathBuf {
     base.join("models/diffusion_models/flux.safetensors")
 }
 
 /// Whether the tests of this file can run here: the driver of an emulated card is loaded for them by `cargo xtask gpu`.
-fn has_card() -> bool {
+pub(super) fn has_card() -> bool {
     let device = env::var_os("FRESCO_TEST_DEVICE");
     let chosen = device.is_some_and(|device| device.to_string_lossy().starts_with("cuda"));
     if !chosen {
@@ -105,7 +106,7 @@ fn has_card() -> bool {
     chosen
 }
 
-fn start(base: &Path, environment: &[(&str, &str)]) -> Server {
+pub(super) fn start(base: &Path, environment: &[(&str, &str)]) -> Server {
     let mut environment = environment.to_vec();
     environment.push(("FRESCO_EMULATED_IDLE", "1"));
     Server::start_with(StartOptions {
@@ -117,10 +118,50 @@ fn start(base: &Path, environment: &[(&str, &str)]) -> Server {
 
 /// Runs a prompt to its end, which must be a success.
 #[track_caller]
-fn succeeds(server: &Server, prompt: &Value) {
+pub(super) fn succeeds(server: &Server, prompt: &Value) {
     let id = server.queue(prompt, None);
     let entry = server.wait_for(&id);
     assert_eq!(entry["status"]["status_str"], "success", "{entry}");
+}
+
+/// The books agree with the weights and with the card.
+#[track_caller]
+pub(super) fn consistent(server: &Server) {
+    let answer = server.get("/memory/check").expect_status(200).json();
+    assert_eq!(answer["consistent"], true, "{answer:#}");
+}
+
+/// Bytes of a model that are in some memory.
+pub(super) fn held(model: &Value) -> u64 {
+    let places = model["residency"].as_object().unwrap().values();
+    let there: u64 = places.filter_map(Value::as_u64).sum();
+    there + model["host_bytes"].as_u64().unwrap()
+}
+
+/// What a prompt ended with that failed.
+#[track_caller]
+pub(super) fn failure(server: &Server, id: &str) -> String {
+    let entry = server.wait_for(id);
+    assert_eq!(entry["status"]["status_str"], "error", "{entry}");
+    let messages = entry["status"]["messages"].as_array().unwrap();
+    let error = messages
+        .iter()
+        .find(|message| message[0] == "execution_error");
+    let error = error.unwrap_or_else(|| panic!("no error in {entry}"));
+    error[1]["exception_message"].as_str().unwrap().to_owned()
+}
+
+/// Nothing of the network is left anywhere, and the books are right.
+#[track_caller]
+pub(super) fn nothing_stays(server: &Server) {
+    consistent(server);
+    let memory = server.get("/memory").expect_status(200).json();
+    let models = memory["models"].as_array().unwrap().iter();
+    for model in models.filter(|model| model["component"] == "diffusion") {
+        assert_eq!(held(model), 0, "{model}");
+    }
+    let own = own_memory(server.pid());
+    assert!(own < 450 * MIB, "{own} bytes of main memory");
 }
 
 /// What the server says it did with bytes of weights.
@@ -132,7 +173,7 @@ fn traffic(server: &Server, work: &str) -> f64 {
 }
 
 /// Anonymous memory of a process.
-fn own_memory(pid: u32) -> u64 {
+pub(super) fn own_memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status
         .lines()
@@ -193,13 +234,15 @@ fn touched_once(server: &Server, base: &Path, prompt: &Value) {
     );
     assert!(read <= 1.02 * files, "{read} bytes read of {files}");
     assert!(read >= 0.9 * files, "{read} bytes read of {files}");
+    // The text encoders and the autoencoder bring 26 MB of it, whatever the format of the model and however small its file.
+    let most_touched = (0.05 * files).max(28e6);
     let touched = copied + converted;
     assert!(
-        touched <= 0.05 * files,
+        touched <= most_touched,
         "{copied} copied, {converted} converted of {files}"
     );
     assert!(most < 450 * MIB, "{most} bytes of main memory");
-    server.get("/memory/check").expect_status(200);
+    consistent(server);
 }
 
 #[test]
@@ -223,6 +266,69 @@ fn a_transformer_in_scaled_fp8_is_read_once() {
     tiny::write_hollow_in(&flux_file(base.path()), &keys, format).unwrap();
     let server = start(base.path(), &[]);
     touched_once(&server, base.path(), &flux_prompt(1));
+}
+
+/// A transformer whose matrices are in some kind of codes, which the card puts together with their scales.
+#[track_caller]
+fn quantised_is_read_once(kind: Kind) {
+    if !has_card() {
+        return;
+    }
+    let base = flux_base();
+    quantised::write_hollow(&flux_file(base.path()), &flux(), kind).unwrap();
+    let server = start(base.path(), &[]);
+    touched_once(&server, base.path(), &flux_prompt(1));
+}
+
+#[test]
+fn a_transformer_in_int8_is_read_once() {
+    quantised_is_read_once(Kind::Int8);
+}
+
+#[test]
+fn a_transformer_in_int4_is_read_once() {
+    quantised_is_read_once(Kind::Int4);
+}
+
+#[test]
+fn a_transformer_in_nvfp4_is_read_once() {
+    quantised_is_read_once(Kind::Nvfp4);
+}
+
+#[test]
+fn a_transformer_in_mxfp8_is_read_once() {
+    quantised_is_read_once(Kind::Mxfp8);
+}
+
+#[test]
+fn a_transformer_in_w4a8_is_read_once() {
+    quantised_is_read_once(Kind::Grid);
+}
+
+#[test]
+fn a_transformer_in_corrected_w6a8_is_read_once() {
+    quantised_is_read_once(Kind::CorrectedGrid);
+}
+
+#[test]
+fn a_transformer_in_w4a16_is_read_once() {
+    quantised_is_read_once(Kind::Affine);
+}
+
+/// Blocks have their scales with them, and go as they are.
+#[test]
+fn a_transformer_in_gguf_is_read_once() {
+    if !has_card() {
+        return;
+    }
+    let base = flux_base();
+    let path = flux_file(base.path()).with_extension("gguf");
+    let q4_k = (12, 256, 144);
+    quantised::write_hollow_gguf(&path, &flux(), q4_k).unwrap();
+    let server = start(base.path(), &[]);
+    let mut prompt = flux_prompt(1);
+    prompt["1"] = json!({"class_type": "UnetLoaderGGUF", "inputs": {"unet_name": "flux.gguf"}});
+    touched_once(&server, base.path(), &prompt);
 }
 
 #[test]
@@ -289,6 +395,14 @@ fn a_network_with_a_lora_is_read_once() {
         "model": ["1", 0], "lora_name": "lora.safetensors", "strength_model": 0.8}});
     prompt["7"]["inputs"]["model"] = json!(["20", 0]);
     touched_once(&server, base.path(), &prompt);
+    // What the LoRA replaces was never read there.
+    let memory = server.get("/memory").expect_status(200).json();
+    let models = memory["models"].as_array().unwrap().iter();
+    let network = models.filter(|model| model["component"] == "diffusion");
+    let host: u64 = network
+        .filter_map(|model| model["host_bytes"].as_u64())
+        .sum();
+    assert!(host < 8 * MIB, "{host} bytes of the network in main memory");
 }
 
 /// What has no room on a card comes straight from its file, until it is in main memory.
@@ -325,7 +439,7 @@ fn a_network_that_streams_is_not_waited_for() {
         }
         assert!(Instant::now() < deadline, "prompts go on reading");
     }
-    server.get("/memory/check").expect_status(200);
+    consistent(&server);
 }
 
 /// A load that takes some seconds because the link to the card is slow.
@@ -363,40 +477,12 @@ impl SlowLoad {
         id
     }
 
-    /// What a prompt ended with that failed.
-    #[track_caller]
-    fn failure(&self, id: &str) -> String {
-        let entry = self.server.wait_for(id);
-        assert_eq!(entry["status"]["status_str"], "error", "{entry}");
-        let messages = entry["status"]["messages"].as_array().unwrap();
-        let error = messages
-            .iter()
-            .find(|message| message[0] == "execution_error");
-        let error = error.unwrap_or_else(|| panic!("no error in {entry}"));
-        error[1]["exception_message"].as_str().unwrap().to_owned()
-    }
-
-    /// Nothing of the network is left anywhere, and the books are right.
-    #[track_caller]
-    fn nothing_stays(&self) {
-        self.server.get("/memory/check").expect_status(200);
-        let memory = self.server.get("/memory").expect_status(200).json();
-        let models = memory["models"].as_array().unwrap().iter();
-        for model in models.filter(|model| model["component"] == "diffusion") {
-            let resident = model["residency"].as_array().into_iter().flatten();
-            let bytes: u64 = resident.filter_map(|part| part["bytes"].as_u64()).sum();
-            assert_eq!(bytes, 0, "{model}");
-        }
-        let own = own_memory(self.server.pid());
-        assert!(own < 450 * MIB, "{own} bytes of main memory");
-    }
-
     /// The same prompt works once the file is as it was.
     #[track_caller]
     fn works_again(&self) {
         tiny::write_hollow(&flux_file(self.base.path()), &flux(), tiny::BF16).unwrap();
         succeeds(&self.server, &flux_prompt(2));
-        self.server.get("/memory/check").expect_status(200);
+        consistent(&self.server);
     }
 }
 
@@ -408,16 +494,19 @@ fn an_interrupt_ends_a_load_within_a_second() {
     let load = SlowLoad::start(&[]);
     let id = load.begun();
     let before = traffic(&load.server, "read");
+    let begun = Instant::now();
     load.server
         .post("/interrupt", &json!({}))
         .expect_status(200);
     let entry = load.server.wait_for(&id);
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(1), "it took {took:?}");
     // What the link carries in a second, and the pieces that wait for it.
     let more = traffic(&load.server, "read") - before;
     assert!(more < (350 * MIB) as f64, "{more} bytes read: {entry}");
     let messages = entry["status"]["messages"].to_string();
     assert!(messages.contains("execution_interrupted"), "{entry}");
-    load.nothing_stays();
+    nothing_stays(&load.server);
     load.works_again();
 }
 
@@ -433,12 +522,12 @@ fn a_file_that_is_cut_off_while_it_is_read() {
         .open(flux_file(load.base.path()))
         .unwrap();
     file.set_len(300 * MIB).unwrap();
-    let message = load.failure(&id);
+    let message = failure(&load.server, &id);
     assert!(
         message.contains("flux.safetensors") && message.contains("changed on disk"),
         "{message}"
     );
-    load.nothing_stays();
+    nothing_stays(&load.server);
     load.works_again();
 }
 
@@ -453,12 +542,12 @@ fn a_file_that_grows_while_it_is_read() {
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.set_len(fs::metadata(&path).unwrap().len() + 4096)
         .unwrap();
-    let message = load.failure(&id);
+    let message = failure(&load.server, &id);
     assert!(
         message.contains("flux.safetensors") && message.contains("changed on disk"),
         "{message}"
     );
-    load.nothing_stays();
+    nothing_stays(&load.server);
     load.works_again();
 }
 
@@ -478,9 +567,9 @@ fn a_file_that_is_replaced_while_it_is_read() {
     assert_eq!(entry["status"]["status_str"], "success", "{entry}");
     // The next prompt sees the new one.
     let id = load.server.queue(&flux_prompt(3), None);
-    let message = load.failure(&id);
+    let message = failure(&load.server, &id);
     assert!(message.contains("flux.safetensors"), "{message}");
-    load.server.get("/memory/check").expect_status(200);
+    consistent(&load.server);
     load.works_again();
 }
 
@@ -499,7 +588,7 @@ fn two_prompts_that_want_the_same_file_read_it_once() {
     let files = size_of(&load.base.path().join("models")) as f64;
     let read = traffic(&load.server, "read");
     assert!(read <= 1.02 * files, "{read} bytes read of {files}");
-    load.server.get("/memory/check").expect_status(200);
+    consistent(&load.server);
 }
 
 /// What no longer fits the card computes from main memory, or the prompt says why it cannot.
@@ -517,11 +606,11 @@ fn another_program_takes_the_card_while_a_file_is_read() {
     let entry = load.server.wait_for(&id);
     let status = entry["status"]["status_str"].as_str().unwrap().to_owned();
     if status == "error" {
-        let message = load.failure(&id);
+        let message = failure(&load.server, &id);
         assert!(message.contains("memory"), "{message}");
     }
     eprintln!("{status}");
-    load.server.get("/memory/check").expect_status(200);
+    consistent(&load.server);
     fs::write(&taken, "0").unwrap();
     load.works_again();
 }
@@ -557,5 +646,5 @@ fn a_model_larger_than_main_memory_reaches_a_card() {
     let messages = entry["status"]["messages"].to_string();
     assert!(messages.contains("execution_interrupted"), "{entry}");
     assert!(size_of(&load.base.path().join("models")) > total);
-    load.nothing_stays();
+    nothing_stays(&load.server);
 }

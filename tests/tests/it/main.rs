@@ -46,6 +46,8 @@ mod queue_order;
 mod record;
 mod rules;
 mod sequences;
+#[cfg(target_os = "linux")]
+mod shares;
 mod sockets;
 mod sounds;
 mod specs;

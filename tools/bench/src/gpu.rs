@@ -15,8 +15,8 @@ use fresco_models::store::Layout;
 use fresco_models::vae::kl::KlVae;
 use fresco_models::{DiffusionNetwork, WeightStore};
 use fresco_synth::list;
-use fresco_tensor::cuda::KernelTime;
 use fresco_tensor::formats::{RowFormat, RowKind};
+use fresco_tensor::gpu::{KernelTime, open_first};
 use fresco_tensor::{Device, Dtype, Stored, Tensor, synthetic};
 
 use crate::kernels::tensor;
@@ -193,7 +193,7 @@ fn report(table: &mut Table, device: &Device, row: &Row, (first, each): (f64, f6
 }
 
 fn unet(table: &mut Table, list: &str, sizes: &[(usize, usize, Row)]) -> Result<()> {
-    let device = Device::cuda(0)?;
+    let device = open_first()?;
     device.reset_peak();
     let prefix = "model.diffusion_model.";
     let store = listed(list, prefix, Dtype::F16, &device)?;
@@ -337,7 +337,7 @@ fn flux_int8(table: &mut Table) -> Result<()> {
 }
 
 fn flux_in(table: &mut Table, made_in: Made, row: &Row) -> Result<()> {
-    let device = Device::cuda(0)?;
+    let device = open_first()?;
     device.reset_peak();
     let (store, net) = flux_network(&device, made_in)?;
     place(&store, &device)?;
@@ -350,7 +350,7 @@ fn flux_in(table: &mut Table, made_in: Made, row: &Row) -> Result<()> {
 /// The same with every other layer in main memory, so that half of the weights come over in each step. What the link allows
 /// is measured beside it.
 fn flux_half(table: &mut Table) -> Result<()> {
-    let device = Device::cuda(0)?;
+    let device = open_first()?;
     let speed = device.measured_link()?.unwrap_or(0.0);
     table.row("main memory to the GPU", speed / 1e9, "GB/s", None, "");
     let (store, net) = flux_network(&device, Made::Plain(Dtype::Bf16))?;
@@ -400,7 +400,7 @@ fn flux_half(table: &mut Table) -> Result<()> {
 }
 
 fn vae(table: &mut Table) -> Result<()> {
-    let device = Device::cuda(0)?;
+    let device = open_first()?;
     let prefix = "first_stage_model.";
     let store = listed("sd15", prefix, Dtype::Bf16, &device)?;
     let net = KlVae::new(&store)?;

@@ -1,14 +1,16 @@
 //! One golden: what is said of it, its tensors, and the weights that follow from its keys.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
 use fresco_models::WeightStore;
+use fresco_models::detect::Claim;
+use fresco_models::vae::{VaeConfig, names as vae_names};
 use fresco_tensor::{
-    Device, SafeTensors, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
+    Device, Dtype, SafeTensors, Stored, Tensor, WeightError, WeightFile, WeightInfo, synthetic,
 };
 use serde_json::Value;
 
@@ -20,6 +22,8 @@ pub(crate) struct Golden {
     file: Option<SafeTensors>,
     /// Tensors that were asked for.
     seen: RefCell<BTreeSet<String>>,
+    claim: OnceCell<Option<Claim>>,
+    autoencoder: OnceCell<Option<VaeConfig>>,
 }
 
 /// A list of sizes.
@@ -50,6 +54,8 @@ impl Golden {
             about,
             file,
             seen: RefCell::default(),
+            claim: OnceCell::new(),
+            autoencoder: OnceCell::new(),
         })
     }
 
@@ -74,6 +80,28 @@ impl Golden {
     /// A list of numbers of the config.
     pub(crate) fn numbers(&self, name: &str) -> Option<Vec<usize>> {
         sizes(&self.config()[name])
+    }
+
+    /// Whose the keys are, as the program's own detection tells it.
+    pub(crate) fn claim(&self) -> Option<Claim> {
+        *self.claim.get_or_init(|| Claim::of(&self.names_only()?))
+    }
+
+    /// The autoencoder that the keys make, as the program's own detection tells it.
+    pub(crate) fn autoencoder(&self) -> Option<&VaeConfig> {
+        let found = || {
+            let file = self.names_only()?;
+            let store = vae_names::store(&file, "", Device::cpu());
+            VaeConfig::detect_in(&file, &store).ok()
+        };
+        self.autoencoder.get_or_init(found).as_ref()
+    }
+
+    /// Names and shapes as a file whose weights are made when they are read.
+    fn names_only(&self) -> Option<Arc<dyn WeightFile>> {
+        let shapes = self.keys().ok()?.into_iter().collect();
+        let name = self.name.clone();
+        Some(Arc::new(NamesOnly { name, shapes }))
     }
 
     /// Whether the network has a weight of this name.
@@ -217,6 +245,43 @@ impl WeightFile for GoldenFile {
             path: self.path().to_path_buf(),
             name: name.to_owned(),
         })
+    }
+
+    fn metadata(&self) -> &[(String, String)] {
+        &[]
+    }
+}
+
+/// A golden's list of keys as a file.
+struct NamesOnly {
+    name: String,
+    shapes: BTreeMap<String, Vec<usize>>,
+}
+
+impl WeightFile for NamesOnly {
+    fn path(&self) -> &Path {
+        Path::new(&self.name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.shapes.keys().cloned().collect()
+    }
+
+    fn info(&self, name: &str) -> Option<WeightInfo> {
+        self.shapes.get(name).map(|shape| WeightInfo {
+            dtype: Dtype::F32,
+            shape: shape.clone(),
+        })
+    }
+
+    fn read(&self, name: &str) -> std::result::Result<Stored, WeightError> {
+        let made = self.shapes.get(name);
+        let made = made.and_then(|shape| synthetic::weight(name, shape).ok());
+        let made = made.ok_or_else(|| WeightError::Missing {
+            path: self.path().to_path_buf(),
+            name: name.to_owned(),
+        })?;
+        Ok(Stored::from(&made))
     }
 
     fn metadata(&self) -> &[(String, String)] {

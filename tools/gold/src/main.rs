@@ -1,7 +1,7 @@
 //! `cargo xtask gold DIR`: runs every golden of a folder, on the processor and on a simulated device.
 //!
-//! A golden is a JSON file and, for most, a safetensors file of the same name beside it. Which network it is for is told
-//! from the keys and the config in it, not from its name, so that files that nobody here has seen run too.
+//! A golden is a JSON file and, for most, a safetensors file of the same name beside it. Which network it is for the
+//! program's own detection tells from the keys in it, or else what it holds; not its name, so that files that nobody here has seen run too.
 
 #![expect(
     clippy::print_stdout,
@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use fresco_tensor::Device;
-use fresco_tensor::cuda::Format;
+use fresco_tensor::gpu::Format;
 
 use golden::Golden;
 use report::Report;
@@ -52,11 +52,7 @@ fn options() -> Result<Options> {
             }
             "--device" => {
                 let name = arguments.next().context("--device needs a name")?;
-                let gpu = name.strip_prefix("cuda:").map(str::parse).transpose()?;
-                options.devices.push(match gpu {
-                    Some(number) => Device::cuda(number)?,
-                    None => Device::parse(&name)?,
-                });
+                options.devices.push(Device::open(&name)?);
             }
             "--format" => {
                 options.format = Some(match arguments.next().as_deref() {

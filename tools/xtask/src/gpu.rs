@@ -8,15 +8,15 @@ use crate::{
     tree,
 };
 
-/// Tests of `crates/tensor/tests/cuda` that take seconds there.
-const QUICK: &str = "binary(=cuda) - test(/copies_go_around|repeated_steps|attention_is|one_pass|heads_are|group_norm_is|rows_are_rounded|whole_numbers|convolutions_are|linear_layers|groups/)";
+/// Tests of `crates/tensor/tests/gpu` that take seconds there.
+const QUICK: &str = "binary(=gpu) - test(/copies_go_around|repeated_steps|attention_is|one_pass|heads_are|group_norm_is|rows_are_rounded|whole_numbers|convolutions_are|linear_layers|groups/)";
 /// Those and some that take minutes.
-const ALL: &str = "binary(=cuda) - test(/copies_go_around|repeated_steps/)";
+const ALL: &str = "binary(=gpu) - test(/copies_go_around|repeated_steps/)";
 /// Cases of the memory room, whose first device is then the emulated one.
 const MEMORY: &str =
     "package(fresco-memory) & binary(=registry) - test(/vram_states|everything_holds/)";
 /// Loads by the built program, counted and disturbed.
-const LOADING: &str = "package(fresco-tests) & binary(=it) & test(/^loading::/)";
+const LOADING: &str = "package(fresco-tests) & binary(=it) & test(/^(loading|shares)::/)";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     match arguments {

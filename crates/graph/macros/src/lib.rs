@@ -246,7 +246,7 @@ fn expand_field(
         }
     }
     let tooltip = doc(&field.attrs);
-    let tooltip = (!tooltip.is_empty()).then(|| quote!(.option("tooltip", #tooltip)));
+    let tooltip = (!tooltip.is_empty()).then(|| quote!(.tooltip(#tooltip)));
     let base = match (spec, choices) {
         (Some(spec), _) => quote!(#spec),
         (None, Some(choices)) => quote!(::fresco_graph::Input::combo(#name, #choices)),

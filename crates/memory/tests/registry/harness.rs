@@ -32,6 +32,8 @@ pub(crate) struct Fake {
     pub(crate) fail_move: AtomicBool,
     /// Called while the copies of moves are made.
     pub(crate) while_copying: Mutex<Option<WhileCopying>>,
+    /// Bytes of each unit in main memory that are still in their file.
+    pub(crate) unread: AtomicU64,
     /// Something of another model that it holds while it is in memory.
     pub(crate) holds: Mutex<Option<Handle>>,
 }
@@ -58,6 +60,7 @@ impl Fake {
             panic_load: AtomicBool::new(false),
             fail_move: AtomicBool::new(false),
             while_copying: Mutex::default(),
+            unread: AtomicU64::new(0),
             holds: Mutex::default(),
         })
     }
@@ -88,6 +91,10 @@ impl Weights for Fake {
     fn home(&self, unit: usize) -> Option<Device> {
         let homes = self.homes.lock().unwrap();
         homes[unit].as_ref().map(|memory| memory.device().clone())
+    }
+
+    fn unread_bytes(&self, _: usize) -> u64 {
+        self.unread.load(Ordering::SeqCst)
     }
 
     fn load(&self, _: &Device) -> Result<u64, BoxError> {
@@ -235,13 +242,12 @@ static GPU: Mutex<()> = Mutex::new(());
 )]
 fn first_device(size: u64) -> (Device, Option<MutexGuard<'static, ()>>) {
     let wanted = std::env::var("FRESCO_TEST_DEVICE").unwrap_or_default();
-    let number = wanted.strip_prefix("cuda:").and_then(|n| n.parse().ok());
     let held = HAS_GPU.get();
-    let Some(number) = number.filter(|_| !held) else {
+    if wanted.is_empty() || held {
         return (simulated(size), None);
-    };
+    }
     let gpu = GPU.lock().unwrap_or_else(PoisonError::into_inner);
-    let device = Device::cuda(number).unwrap();
+    let device = Device::open(&wanted).unwrap();
     let state = device.gpu().unwrap();
     // What the test before left behind for the next step.
     device.trim();

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use fresco_memory::{FreeRequest, Need, Policy};
+use fresco_memory::{FreeRequest, MemoryError, Need, Policy};
 use fresco_tensor::TensorError;
 
 use crate::harness::*;
@@ -216,6 +217,59 @@ fn the_registry_answers_while_units_are_copied() {
     let (weights, events, problems) = seen.lock().unwrap().take().expect("it was copied");
     assert!(weights >= Some(10 * GIB), "its room is taken: {weights:?}");
     assert!(events && problems.is_empty(), "{problems:?}");
+}
+
+/// A file that does not come holds up who wants it only as long as they want it.
+#[test]
+fn an_interrupt_ends_waiting_for_a_model_that_another_prompt_loads() {
+    let bench = Bench::new(&[24 * GIB]);
+    let u = bench.load(&who("p", "u"), "u", &even(4, GIB), &Told::default());
+    let (registry, handle) = (bench.registry.clone(), u.handle.clone());
+    let seen = Arc::new(Mutex::new(None));
+    let result = Arc::clone(&seen);
+    *u.fake.while_copying.lock().unwrap() = Some(Box::new(move || {
+        let flag = Arc::new(AtomicBool::new(false));
+        let raise = Arc::clone(&flag);
+        let waiting = std::thread::spawn(move || {
+            registry.prompt_started("q");
+            let lease = || registry.lease(&who("q", "sampler"), &[&handle], Need::default());
+            let ended = fresco_tensor::cancel::with(&flag, || lease().map(drop));
+            registry.prompt_ended("q");
+            ended
+        });
+        std::thread::park_timeout(Duration::from_millis(100));
+        assert!(!waiting.is_finished(), "it does not wait");
+        raise.store(true, SeqCst);
+        *result.lock().unwrap() = Some(waiting.join().unwrap());
+        Ok(())
+    }));
+    bench.run("p", || bench.touch("p", &[&u]));
+    let ended = seen.lock().unwrap().take().expect("it was copied");
+    assert!(
+        matches!(ended, Err(MemoryError::Device(TensorError::Cancelled))),
+        "{ended:?}"
+    );
+    // The one that loaded has it.
+    assert_eq!(bench.devices[0].used(), 4 * GIB);
+    assert_eq!(u.reads(), 1);
+    bench.check();
+}
+
+/// What a use finds in its file still takes no main memory, and nothing is freed by dropping it.
+#[test]
+fn bytes_that_are_still_in_their_file_are_not_counted_as_main_memory() {
+    let bench = Bench::new(&[2 * GIB]);
+    let u = bench.load(&who("p", "u"), "u", &even(4, GIB), &Told::default());
+    bench.run("p", || bench.touch("p", &[&u]));
+    let host_bytes = || bench.registry.snapshot().models[0].host_bytes;
+    let there = host_bytes();
+    assert!(there >= 2 * GIB, "{there}");
+    u.fake.unread.store(GIB, SeqCst);
+    let away = there / GIB;
+    assert_eq!(host_bytes(), there - away * GIB);
+    let main = &bench.registry.snapshot().devices[0];
+    assert_eq!(main.weights_resident, there - away * GIB);
+    bench.check();
 }
 
 /// A copy that fails is a load that fails: the model is on no device, and the next load starts anew.

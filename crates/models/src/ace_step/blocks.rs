@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{
-    Act, Linear, Mask, RmsNorm, Value, activate, add_gated, attention, matmul, modulate, relu,
-    swiglu,
+    Act, Linear, Mask, RmsNorm, attention as attend, matmul, modulate, relu, swiglu,
 };
 use fresco_tensor::{Buffer, Device, Tensor};
 
@@ -13,6 +12,9 @@ use crate::epilogue::then;
 use crate::error::Result;
 use crate::sound::Depthwise1d;
 use crate::store::Walk;
+use crate::transformer::{
+    AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Qkv, QkvLayers, Rotation, chunks,
+};
 
 pub(super) const EPS: f32 = 1e-6;
 /// Keeps the sum that attention is divided by from being zero.
@@ -67,66 +69,57 @@ impl Turns {
     }
 }
 
-struct Attention {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    heads: usize,
+fn attention(weights: &Walk<'_>, config: &AceConfig) -> Result<Attention> {
+    let heads = Heads::new(config.heads, config.dim / config.heads, HeadNorm::None);
+    let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
+    Attention::new(
+        weights,
+        &AttentionLayers::new(qkv, "to_out.0", config.dim, heads),
+    )
 }
 
-impl Attention {
-    fn new(weights: &Walk<'_>, config: &AceConfig) -> Result<Self> {
-        let dim = config.dim;
-        Ok(Self {
-            q: weights.linear("to_q", dim, dim)?,
-            k: weights.linear("to_k", dim, dim)?,
-            v: weights.linear("to_v", dim, dim)?,
-            out: weights.linear("to_out.0", dim, dim)?,
-            heads: config.heads,
-        })
-    }
+/// (b, n, heads * d) as (b * heads, n, d).
+fn apart(x: &Tensor, heads: usize) -> Result<Tensor> {
+    let [b, n, width] = x.dims3()?;
+    let d = width / heads;
+    let x = x.reshape([b, n, heads, d])?.permute(&[0, 2, 1, 3])?;
+    Ok(x.reshape([b * heads, n, d])?)
+}
 
-    /// (b, n, heads * d) as (b * heads, n, d).
-    fn apart(&self, x: &Tensor) -> Result<Tensor> {
-        let [b, n, width] = x.dims3()?;
-        let d = width / self.heads;
-        let x = x.reshape([b, n, self.heads, d])?.permute(&[0, 2, 1, 3])?;
-        Ok(x.reshape([b * self.heads, n, d])?)
-    }
+/// Attention whose work grows with the number of tokens, not with its square (Katharopoulos et al. 2020).
+fn attend_linear(qkv: Qkv<'_>, heads: usize, turns: &Turns) -> Result<Tensor> {
+    let [q, k, v] = qkv.heads(Rotation::NONE)?;
+    let [b, n, dim] = q.dims3()?;
+    let (device, wide) = (q.device(), q.device().exact());
+    let d = dim / heads;
+    let (q, k) = (
+        relu(&turns.turned(&q, heads)?),
+        relu(&turns.turned(&k, heads)?),
+    );
+    let v = apart(&v.to(&wide)?, heads)?;
+    let (q, k) = (apart(&q, heads)?, apart(&k, heads)?);
+    let ones = Tensor::ones([b * heads, n, 1])?.to(&wide)?;
+    let v = Tensor::cat(&[&v, &ones], 2)?;
+    let all = matmul(&q, &matmul(&k.transpose(1, 2)?, &v)?)?;
+    let seen = all.narrow(2, 0, d)?;
+    let total = all.narrow(2, d, 1)?.add_scalar(TINY);
+    let seen = seen.div(&total)?.reshape([b, heads, n, d])?;
+    let seen = seen.permute(&[0, 2, 1, 3])?.reshape([b, n, dim])?;
+    Ok(seen.to(&device)?)
+}
 
-    /// Attention whose work grows with the number of tokens, not with its square (Katharopoulos et al. 2020).
-    fn linear(&self, x: &Tensor, turns: &Turns) -> Result<Tensor> {
-        let [b, n, dim] = x.dims3()?;
-        let (device, wide) = (x.device(), x.device().exact());
-        let d = dim / self.heads;
-        let q = relu(&turns.turned(&self.q.forward(x)?, self.heads)?);
-        let k = relu(&turns.turned(&self.k.forward(x)?, self.heads)?);
-        let v = self.v.forward(x)?.to(&wide)?;
-        let (q, k, v) = (self.apart(&q)?, self.apart(&k)?, self.apart(&v)?);
-        let ones = Tensor::ones([b * self.heads, n, 1])?.to(&wide)?;
-        let v = Tensor::cat(&[&v, &ones], 2)?;
-        let all = matmul(&q, &matmul(&k.transpose(1, 2)?, &v)?)?;
-        let seen = all.narrow(2, 0, d)?;
-        let total = all.narrow(2, d, 1)?.add_scalar(TINY);
-        let seen = seen.div(&total)?.reshape([b, self.heads, n, d])?;
-        let seen = seen.permute(&[0, 2, 1, 3])?.reshape([b, n, dim])?;
-        Ok(self.out.forward(&seen.to(&device)?)?)
-    }
-
-    fn cross(&self, x: &Tensor, other: &Tensor, turns: [&Turns; 2]) -> Result<Tensor> {
-        let device = x.device();
-        let q = turns[0].turned(&self.q.forward(x)?, self.heads)?;
-        let k = turns[1].turned(&self.k.forward(other)?, self.heads)?;
-        let v = self.v.forward(other)?;
-        let (q, k) = (q.to(&device)?, k.to(&device)?);
-        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
-        Ok(self.out.forward(&seen)?)
-    }
+/// What tokens see of a prompt, each at its own positions.
+fn attend_prompt(qkv: Qkv<'_>, heads: usize, turns: [&Turns; 2]) -> Result<Tensor> {
+    let [q, k, v] = qkv.heads(Rotation::NONE)?;
+    let device = q.device();
+    let q = turns[0].turned(&q, heads)?.to(&device)?;
+    let k = turns[1].turned(&k, heads)?.to(&device)?;
+    Ok(attend(&q, &k, &v, heads, Mask::None, None)?)
 }
 
 pub(super) struct Block {
-    table: Arc<Value>,
+    modulation: AdaLn<6>,
+    heads: usize,
     attention: Attention,
     cross: Attention,
     wide: Arc<Linear>,
@@ -139,9 +132,10 @@ impl Block {
         let (dim, inner) = (config.dim, config.inner);
         let feed = weights.at("ff");
         Ok(Self {
-            table: weights.value("scale_shift_table", &[6, dim])?,
-            attention: Attention::new(&weights.at("attn"), config)?,
-            cross: Attention::new(&weights.at("cross_attn"), config)?,
+            modulation: AdaLn::table(weights, "scale_shift_table", &[6, dim])?,
+            heads: config.heads,
+            attention: attention(&weights.at("attn"), config)?,
+            cross: attention(&weights.at("cross_attn"), config)?,
             wide: feed.linear("inverted_conv.conv", 2 * inner, dim)?,
             depth: Depthwise1d::new(&feed, "depth_conv.conv", 2 * inner, 3, true)?,
             narrow: feed.matrix("point_conv.conv", dim, inner)?,
@@ -157,25 +151,17 @@ impl Block {
         turns: [&Turns; 2],
         signal: &Tensor,
     ) -> Result<Tensor> {
-        let [b, _, dim] = x.dims3()?;
-        let all = signal
-            .reshape([b, 6, dim])?
-            .add(&self.table.at(&x.device())?)?;
-        let part = |i: usize| -> Result<Tensor> { Ok(all.narrow(1, i, 1)?) };
-        let input = modulate(norm.forward(&x)?, &part(1)?, Some(&part(0)?))?;
-        let seen = self.attention.linear(&input, turns[0])?;
-        let x = add_gated(x, &part(2)?, &seen)?;
-        let x = x.add(&self.cross.cross(&x, prompt, turns)?)?;
-        let input = modulate(norm.forward(&x)?, &part(4)?, Some(&part(3)?))?;
+        let [shift, scale, gate, shift2, scale2, gate2] = self.modulation.forward(signal)?;
+        let input = modulate(norm.forward(&x)?, &scale, Some(&shift))?;
+        let seen = attend_linear(self.attention.qkv(&input)?, self.heads, turns[0])?;
+        let x = self.attention.add_gated(&seen, x, &gate)?;
+        let seen = attend_prompt(self.cross.qkv_to(&x, prompt)?, self.heads, turns)?;
+        let x = self.cross.add(&seen, &x)?;
+        let input = modulate(norm.forward(&x)?, &scale2, Some(&shift2))?;
         let inner = self.wide.forward_with(&input, then(Act::Silu))?;
         let inner = self.depth.forward(&inner)?;
-        let [value, gate] = crate::transformer::chunks(&inner)?;
-        let made = self.narrow.forward(&swiglu(&gate, &value)?)?;
-        Ok(add_gated(x, &part(5)?, &made)?)
+        let [value, gate] = chunks(&inner)?;
+        let inner = swiglu(&gate, &value)?;
+        Ok(self.narrow.forward_gated(&inner, x, &gate2)?)
     }
-}
-
-/// Numbers of one value, activated.
-pub(super) fn activated(x: &Tensor) -> Tensor {
-    activate(x.clone(), Act::Silu)
 }

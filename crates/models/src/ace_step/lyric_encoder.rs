@@ -117,9 +117,7 @@ impl LyricEncoder {
             table: weights.embedding("lyric_embs", config.vocabulary, width)?,
             first: inside.linear("embed.out.0", width, width)?,
             first_norm: inside.layer_norm("embed.out.1", width, EPS)?,
-            layers: (0..config.layers)
-                .map(|number| Layer::new(&list.at(number), config))
-                .collect::<Result<_>>()?,
+            layers: list.each(config.layers, |weights| Layer::new(weights, config))?,
             last_norm: inside.layer_norm("after_norm", width, EPS)?,
             project: weights.linear("lyric_proj", dim, width)?,
             width,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, GroupNorm, Linear, RmsNorm, Value, modulate};
+use fresco_tensor::nn::{Act, GroupNorm, Linear, RmsNorm, modulate, silu};
 use fresco_tensor::{Device, Tensor};
 
-use super::blocks::{Block, EPS, Turns, activated};
+use super::blocks::{Block, EPS, Turns};
 use super::config::{AceConfig, GROUPS};
 use super::lyric_encoder::LyricEncoder;
 use crate::denoise::hooks::BlockKind;
@@ -16,7 +16,7 @@ use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
-use crate::transformer::{Embedder, sinusoid};
+use crate::transformer::{AdaLn, Blocks, TimeEmbed};
 
 /// Numbers that say a noise level.
 const WAVES: usize = 256;
@@ -29,14 +29,14 @@ pub struct AceNetwork {
     early: Arc<Linear>,
     early_norm: Arc<GroupNorm>,
     early_out: Arc<Linear>,
-    time: Embedder,
+    time: TimeEmbed,
     signal: Arc<Linear>,
     speaker: Arc<Linear>,
     genre: Arc<Linear>,
     lyrics: LyricEncoder,
     blocks: Vec<Block>,
     norm: RmsNorm,
-    last_table: Arc<Value>,
+    last_modulation: AdaLn<2>,
     last: Arc<Linear>,
 }
 
@@ -64,23 +64,22 @@ impl DiffusionNetwork for AceNetwork {
         let kernel = [early, config.channels, config.height, 1];
         let names = ["linear_1", "linear_2"];
         let list = weights.at("transformer_blocks");
+        let end = weights.at("final_layer");
         Ok(Self {
             device: weights.device(),
             config: config.clone(),
             early: first.flat_linear("0", &kernel)?,
             early_norm: first.group_norm("1", early, GROUPS, EPS)?,
             early_out: first.linear("2", dim, early)?,
-            time: Embedder::new(&weights.at("timestep_embedder"), names, WAVES, dim, true)?,
+            time: TimeEmbed::new(&weights.at("timestep_embedder"), names, WAVES, dim)?,
             signal: weights.linear("t_block.1", 6 * dim, dim)?,
             speaker: weights.linear("speaker_embedder", dim, config.speaker)?,
             genre: weights.linear("genre_embedder", dim, config.text)?,
             lyrics: LyricEncoder::new(weights, &config.lyrics, dim)?,
-            blocks: (0..config.layers)
-                .map(|number| Block::new(&list.at(number), config))
-                .collect::<Result<_>>()?,
+            blocks: list.each(config.layers, |weights| Block::new(weights, config))?,
             norm: RmsNorm::new(None, EPS)?,
-            last_table: weights.value("final_layer.scale_shift_table", &[2, dim])?,
-            last: weights.linear("final_layer.linear", config.channels * config.height, dim)?,
+            last_modulation: AdaLn::table(&end, "scale_shift_table", &[2, dim])?,
+            last: end.linear("linear", config.channels * config.height, dim)?,
         })
     }
 
@@ -99,15 +98,14 @@ impl DiffusionNetwork for AceNetwork {
         let Some(tags) = input.conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
-        let waves = sinusoid(input.timesteps, WAVES)?.to(device)?;
-        let time = self.time.forward(&waves)?;
-        let signal = self.signal.forward(&activated(&time))?;
+        let time = self.time.forward(input.timesteps, 1.0, device)?;
+        let signal = self.signal.forward(&silu(&time))?;
         let columns = input.x.permute(&[0, 3, 1, 2])?;
         let columns = columns.reshape([b, width, channels * height])?.to(device)?;
         let x = self.early.forward(&columns)?;
         let x = x.reshape([b, 1, width, config.early])?;
         let x = self.early_norm.forward(&x, Act::None)?;
-        let mut x = self
+        let x = self
             .early_out
             .forward(&x.reshape([b, width, config.early])?)?;
         let prompt = self.prompt(input, tags)?;
@@ -115,15 +113,14 @@ impl DiffusionNetwork for AceNetwork {
         let head = config.head();
         let own = Turns::new(width, head, config.theta, device)?;
         let other = Turns::new(prompt.dim(1)?, head, config.theta, device)?;
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = block.forward(&self.norm, x, &prompt, [&own, &other], &signal)?;
-            }
-        }
-        let table = self.last_table.at(device)?;
-        let table = table.add(&time.unsqueeze(1)?)?;
-        let (shift, scale) = (table.narrow(1, 0, 1)?, table.narrow(1, 1, 1)?);
+        let (kind, blocks) = (BlockKind::DOUBLE, self.blocks.len());
+        let blocks = Blocks::new(kind, blocks, config.heads, [1, 1, width], input);
+        let (x, _) = blocks.run_pair((x, prompt), |number, x, prompt| {
+            let turns = [&own, &other];
+            let x = self.blocks[number].forward(&self.norm, x, &prompt, turns, &signal)?;
+            Ok((x, prompt))
+        })?;
+        let [shift, scale] = self.last_modulation.forward(&time.repeat(&[1, 2])?)?;
         let x = modulate(self.norm.forward(&x)?, &scale, Some(&shift))?;
         let out = self.last.forward(&x)?.to(&Device::cpu())?;
         // Rows before channels, as the last layer has them.

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Embedding, Linear, Mask, RmsNorm, attention};
+use fresco_tensor::nn::{Act, Embedding, Linear, Mask, RmsNorm};
 use fresco_tensor::{Device, Tensor};
 
-use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
-use crate::transformer::{Rope, Shapes, hide};
+use crate::transformer::{
+    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, Pairs, QkvLayers, Rope, Rotation,
+    Shapes, TokenMask,
+};
 
 const EPS: f32 = 1e-6;
 
@@ -54,51 +56,18 @@ impl ConditionerConfig {
     }
 }
 
-struct Attention {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-    heads: usize,
-}
-
-impl Attention {
-    fn new(weights: &Walk<'_>, config: &ConditionerConfig, source: usize) -> Result<Self> {
-        let (dim, head) = (config.dim, config.dim / config.heads);
-        Ok(Self {
-            q: weights.matrix("q_proj", dim, dim)?,
-            k: weights.matrix("k_proj", dim, source)?,
-            v: weights.matrix("v_proj", dim, source)?,
-            out: weights.matrix("o_proj", dim, dim)?,
-            q_norm: weights.rms_norm("q_norm.weight", head, EPS)?,
-            k_norm: weights.rms_norm("k_norm.weight", head, EPS)?,
-            heads: config.heads,
-        })
-    }
-
-    fn turned(&self, x: &Tensor, norm: &RmsNorm, rope: &Rope) -> Result<Tensor> {
-        let [b, n, dim] = x.dims3()?;
-        let heads = x.reshape([b, n, self.heads, dim / self.heads])?;
-        let normed = norm.forward(&heads)?.reshape([b, n, dim])?;
-        rope.half(&normed, self.heads)
-    }
-
-    /// What is seen, added to `x`. Each side has positions of its own.
-    fn forward(
-        &self,
-        x: &Tensor,
-        normed: &Tensor,
-        (source, mask): (&Tensor, Mask<'_>),
-        ropes: (&Rope, &Rope),
-    ) -> Result<Tensor> {
-        let q = self.turned(&self.q.forward(normed)?, &self.q_norm, ropes.0)?;
-        let k = self.turned(&self.k.forward(source)?, &self.k_norm, ropes.1)?;
-        let v = self.v.forward(source)?;
-        let seen = attention(&q, &k, &v, self.heads, mask, None)?;
-        Ok(self.out.forward_with(&seen, plus(x))?)
-    }
+fn attention(weights: &Walk<'_>, config: &ConditionerConfig, source: usize) -> Result<Attention> {
+    let (dim, norm) = (
+        config.dim,
+        HeadNorm::Rms(["q_norm.weight", "k_norm.weight"], EPS),
+    );
+    let heads = Heads::new(config.heads, dim / config.heads, norm);
+    let qkv = QkvLayers::Apart(["q_proj", "k_proj", "v_proj"]);
+    let layers = AttentionLayers {
+        source,
+        ..AttentionLayers::unbiased(qkv, "o_proj", dim, heads)
+    };
+    Attention::new(weights, &layers)
 }
 
 struct Block {
@@ -107,23 +76,21 @@ struct Block {
     source_norm: Arc<RmsNorm>,
     source_attention: Attention,
     mlp_norm: Arc<RmsNorm>,
-    mlp: [Arc<Linear>; 2],
+    mlp: Mlp,
 }
 
 impl Block {
     fn new(weights: &Walk<'_>, config: &ConditionerConfig) -> Result<Self> {
         let (dim, ffn) = (config.dim, config.ffn);
         let source = config.source;
+        let layers = MlpLayers::Plain(["0", "2"], Act::Gelu);
         Ok(Self {
             self_norm: weights.rms_norm("norm_self_attn.weight", dim, EPS)?,
-            self_attention: Attention::new(&weights.at("self_attn"), config, dim)?,
+            self_attention: attention(&weights.at("self_attn"), config, dim)?,
             source_norm: weights.rms_norm("norm_cross_attn.weight", dim, EPS)?,
-            source_attention: Attention::new(&weights.at("cross_attn"), config, source)?,
+            source_attention: attention(&weights.at("cross_attn"), config, source)?,
             mlp_norm: weights.rms_norm("norm_mlp.weight", dim, EPS)?,
-            mlp: [
-                weights.linear("mlp.0", ffn, dim)?,
-                weights.linear("mlp.2", dim, ffn)?,
-            ],
+            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, ffn), true)?,
         })
     }
 }
@@ -176,24 +143,19 @@ impl Conditioner {
             None => states.clone(),
         };
         let states = states.to(&self.device)?;
-        let hidden = mask.map(|mask| -> Result<Tensor> { Ok(hide(mask, 0)?.to(&self.device)?) });
-        let hidden = hidden.transpose()?;
-        let source_mask = hidden.as_ref().map_or(Mask::None, Mask::Add);
+        let mask = TokenMask::new(mask, 0, &self.device)?;
         let (own, source) = (self.rope(m)?, self.rope(n)?);
         for block in &self.blocks {
-            let normed = block.self_norm.forward(&x)?;
-            let around = (&normed, Mask::None);
-            x = block
-                .self_attention
-                .forward(&x, &normed, around, (&own, &own))?;
+            let qkv = block.self_attention.qkv(&block.self_norm.forward(&x)?)?;
+            let seen = qkv.attend(&own, Mask::None)?;
+            x = block.self_attention.add(&seen, &x)?;
             let normed = block.source_norm.forward(&x)?;
-            let around = (&states, source_mask);
-            x = block
-                .source_attention
-                .forward(&x, &normed, around, (&own, &source))?;
-            let normed = block.mlp_norm.forward(&x)?;
-            let inner = block.mlp[0].forward_with(&normed, then(Act::Gelu))?;
-            x = block.mlp[1].forward_with(&inner, plus(&x))?;
+            let qkv = block.source_attention.qkv_to(&normed, &states)?;
+            // Each side has positions of its own.
+            let seen = qkv.attend(Rotation::new(&own, &source), mask.mask())?;
+            x = block.source_attention.add(&seen, &x)?;
+            let inner = block.mlp.inner(&block.mlp_norm.forward(&x)?)?;
+            x = block.mlp.add(&inner, &x)?;
         }
         let out = self.norm.forward(&self.out.forward(&x)?)?;
         Ok(out.to(&Device::cpu())?)
@@ -224,6 +186,7 @@ impl Conditioner {
     fn rope(&self, count: usize) -> Result<Rope> {
         let positions: Vec<f64> = (0..count).map(|i| i as f64).collect();
         let head = self.config.dim / self.config.heads;
-        Rope::new(&positions, &[head], 10000.0)?.to(&self.device)
+        let rope = Rope::new(&positions, &[head], 10000.0)?;
+        rope.pairing(Pairs::Halves).to(&self.device)
     }
 }

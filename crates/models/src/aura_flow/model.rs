@@ -15,9 +15,7 @@ use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
-use crate::transformer::{
-    Embedder, PatchOrder, chunks, circular_pad, from_tokens, sinusoid, to_tokens,
-};
+use crate::transformer::{AdaLn, Blocks, PatchOrder, PictureTokens, TimeEmbed, TokenGrid};
 
 /// Width of the waves that a noise level becomes.
 const WAVES: usize = 256;
@@ -32,16 +30,15 @@ const PROMPT: u64 = 264;
 pub struct AuraFlowNetwork {
     device: Device,
     config: AuraFlowConfig,
-    time: Embedder,
+    time: TimeEmbed,
     prompt: Arc<Linear>,
-    cells: Arc<Linear>,
+    cells: PictureTokens,
     places: Arc<Embedding>,
     registers: Arc<Embedding>,
     double: Vec<DoubleBlock>,
     single: Vec<SingleBlock>,
     norm: LayerNorm,
-    last_modulation: Arc<Linear>,
-    last: Arc<Linear>,
+    last_modulation: AdaLn<2>,
 }
 
 impl DiffusionNetwork for AuraFlowNetwork {
@@ -71,64 +68,54 @@ impl DiffusionNetwork for AuraFlowNetwork {
         Ok(Self {
             device: weights.device(),
             config: config.clone(),
-            time: Embedder::new(&weights.at("t_embedder"), layers, WAVES, dim, true)?,
+            time: TimeEmbed::new(&weights.at("t_embedder"), layers, WAVES, dim)?,
             prompt: weights.matrix("cond_seq_linear", dim, config.context)?,
-            cells: weights.linear("init_x_linear", dim, values * config.channels)?,
+            cells: PictureTokens::new(
+                weights.linear("init_x_linear", dim, values * config.channels)?,
+                weights.matrix("final_linear", values * config.out_channels, dim)?,
+                PATCH,
+                [PatchOrder::ChannelFirst, PatchOrder::ChannelLast],
+            ),
             places: weights.rows("positional_encoding", &places)?,
             registers: weights.rows("register_tokens", &[1, config.registers, dim])?,
-            double: (0..config.double)
-                .map(|number| DoubleBlock::new(&double.at(number), config))
-                .collect::<Result<_>>()?,
-            single: (0..config.single)
-                .map(|number| SingleBlock::new(&single.at(number), config))
-                .collect::<Result<_>>()?,
+            double: double.each(config.double, |weights| DoubleBlock::new(weights, config))?,
+            single: single.each(config.single, |weights| SingleBlock::new(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: weights.matrix("modF.1", 2 * dim, dim)?,
-            last: weights.matrix("final_linear", values * config.out_channels, dim)?,
+            last_modulation: AdaLn::new(weights, "modF.1", dim, dim, false)?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, device) = (input.hooks, &self.device);
-        let [items, _, height, width] = input.x.dims4()?;
+        let (config, device) = (&self.config, &self.device);
+        let [items, ..] = input.x.dims4()?;
         let Some(prompt) = input.conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
-        let x = circular_pad(input.x, PATCH)?;
-        let [_, _, h, w] = x.dims4()?;
-        let grid = (h / PATCH, w / PATCH);
-        let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelFirst)?;
-        let tokens = self.cells.forward(&tokens.to(device)?)?;
-        let mut picture = tokens.add(&self.places(grid)?)?;
-        let levels: Vec<f32> = input.timesteps.iter().map(|t| t * 1000.0).collect();
-        let signal = self.time.forward(&sinusoid(&levels, WAVES)?.to(device)?)?;
-        let signal = silu(&signal);
-        let first: Vec<u32> = (0..self.config.registers as u32).collect();
+        let (tokens, places) = self.cells.enter(input.x, device)?;
+        let picture = tokens.add(&self.places(places.grid)?)?;
+        let signal = silu(&self.time.forward(input.timesteps, 1000.0, device)?);
+        let first: Vec<u32> = (0..config.registers as u32).collect();
         let first = self.registers.lookup_on(&first, device)?.unsqueeze(0)?;
         let first = first.repeat(&[items, 1, 1])?;
         let words = self.prompt.forward(&prompt.to(device)?)?;
-        let mut words = Tensor::cat(&[&first, &words], 1)?;
-        for (number, block) in self.double.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                (words, picture) = block.forward(&self.norm, (words, picture), &signal)?;
-            }
-        }
+        let words = Tensor::cat(&[&first, &words], 1)?;
+        let blocks =
+            |kind, count: usize| Blocks::new(kind, count, config.heads, places.grid, input);
+        let double = blocks(BlockKind::DOUBLE, self.double.len());
+        let (picture, words) = double.run_pair((picture, words), |number, picture, words| {
+            self.double[number].forward(&self.norm, (picture, words), &signal)
+        })?;
         let count = words.dim(1)?;
-        let mut x = Tensor::cat(&[&words, &picture], 1)?;
+        let x = Tensor::cat(&[&words, &picture], 1)?;
         drop((words, picture));
-        for (number, block) in self.single.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::SINGLE, number) {
-                x = block.forward(&self.norm, x, &signal)?;
-            }
-        }
+        let single = blocks(BlockKind::SINGLE, self.single.len());
+        let x = single.run(x, |number, x| {
+            self.single[number].forward(&self.norm, x, &signal)
+        })?;
         let x = x.narrow(1, count, x.dim(1)? - count)?;
-        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let [shift, scale] = self.last_modulation.forward(&signal)?;
         let x = modulate(x, &scale, Some(&shift))?;
-        let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
-        Ok(out.narrow(2, 0, height)?.narrow(3, 0, width)?)
+        self.cells.leave(&x, &places)
     }
 
     fn encode(config: &AuraFlowConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -148,7 +135,7 @@ impl DiffusionNetwork for AuraFlowNetwork {
 
 impl AuraFlowNetwork {
     /// The positions of a picture: the middle of the table, which is stretched for those that are larger.
-    fn places(&self, (rows, columns): (usize, usize)) -> Result<Tensor> {
+    fn places(&self, [_, rows, columns]: TokenGrid) -> Result<Tensor> {
         let (side, dim) = (self.config.side, self.config.dim);
         let all: Vec<u32> = (0..(side * side) as u32).collect();
         let table = self.places.lookup_on(&all, &self.device)?;

@@ -2,19 +2,17 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, Embedding, LayerNorm, Linear, Mask, RmsNorm, add_gated, attention, modulate, silu,
-};
+use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask, RmsNorm, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::{CosmosConfig, PATCH};
-use crate::denoise::hooks::Hooks;
-use crate::epilogue::then;
+use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
 use crate::transformer::{
-    PatchOrder, Rope, TokenGrid, chunks, grid_positions, part, sinusoid, video_from_tokens,
-    video_to_tokens,
+    Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs, PatchOrder,
+    PictureTokens, QkvLayers, Rope, Rotation, TokenGrid, TokenRows, chunks, grid_positions, part,
+    sinusoid,
 };
 
 const EPS: f32 = 1e-6;
@@ -48,49 +46,16 @@ struct Level {
     shared: Tensor,
 }
 
-struct Attention {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-    heads: usize,
-}
-
-impl Attention {
-    fn new(weights: &Walk<'_>, config: &CosmosConfig, source: usize) -> Result<Self> {
-        let (dim, head) = (config.dim, config.head());
-        Ok(Self {
-            q: weights.matrix("q_proj", dim, dim)?,
-            k: weights.matrix("k_proj", dim, source)?,
-            v: weights.matrix("v_proj", dim, source)?,
-            out: weights.matrix("output_proj", dim, dim)?,
-            q_norm: weights.rms_norm("q_norm.weight", head, EPS)?,
-            k_norm: weights.rms_norm("k_norm.weight", head, EPS)?,
-            heads: config.heads,
-        })
-    }
-
-    fn normed(&self, x: &Tensor, norm: &RmsNorm) -> Result<Tensor> {
-        let [b, n, dim] = x.dims3()?;
-        let heads = x.reshape([b, n, self.heads, dim / self.heads])?;
-        Ok(norm.forward(&heads)?.reshape([b, n, dim])?)
-    }
-
-    /// With positions where tokens look at each other. The inputs of queries, keys and values are mostly one and the same.
-    fn forward(&self, [x, keys, values]: [&Tensor; 3], rope: Option<&Rope>) -> Result<Tensor> {
-        let mut q = self.normed(&self.q.forward(x)?, &self.q_norm)?;
-        let mut k = self.normed(&self.k.forward(keys)?, &self.k_norm)?;
-        if let Some(rope) = rope {
-            q = rope.half(&q, self.heads)?;
-            k = rope.half(&k, self.heads)?;
-        }
-        let v = self.v.forward(values)?;
-        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
-        drop((q, k, v));
-        Ok(self.out.forward(&seen)?)
-    }
+/// Of tokens that look at others of width `source`.
+fn attention(weights: &Walk<'_>, config: &CosmosConfig, source: usize) -> Result<Attention> {
+    let norm = HeadNorm::Rms(["q_norm.weight", "k_norm.weight"], EPS);
+    let heads = Heads::new(config.heads, config.head(), norm);
+    let qkv = QkvLayers::Apart(["q_proj", "k_proj", "v_proj"]);
+    let layers = AttentionLayers {
+        source,
+        ..AttentionLayers::unbiased(qkv, "output_proj", config.dim, heads)
+    };
+    Attention::new(weights, &layers)
 }
 
 struct Block {
@@ -99,7 +64,7 @@ struct Block {
     prompt_modulation: Modulation,
     prompt_attention: Attention,
     mlp_modulation: Modulation,
-    mlp: [Arc<Linear>; 2],
+    mlp: Mlp,
 }
 
 impl Block {
@@ -109,16 +74,14 @@ impl Block {
             Modulation::new(weights, &name, config, 3)
         };
         let (dim, ffn) = (config.dim, config.ffn);
+        let layers = MlpLayers::Plain(["layer1", "layer2"], Act::Gelu);
         Ok(Self {
             self_modulation: modulation("self_attn")?,
-            self_attention: Attention::new(&weights.at("self_attn"), config, dim)?,
+            self_attention: attention(&weights.at("self_attn"), config, dim)?,
             prompt_modulation: modulation("cross_attn")?,
-            prompt_attention: Attention::new(&weights.at("cross_attn"), config, config.context)?,
+            prompt_attention: attention(&weights.at("cross_attn"), config, config.context)?,
             mlp_modulation: modulation("mlp")?,
-            mlp: [
-                weights.at("mlp").matrix("layer1", ffn, dim)?,
-                weights.at("mlp").matrix("layer2", dim, ffn)?,
-            ],
+            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, ffn), false)?,
         })
     }
 }
@@ -161,13 +124,12 @@ fn changed(
 pub struct CosmosDit {
     device: Device,
     config: CosmosConfig,
-    cells: Arc<Linear>,
-    time: [Arc<Linear>; 2],
+    cells: PictureTokens,
+    time: Mlp,
     time_norm: Arc<RmsNorm>,
     blocks: Vec<Block>,
     norm: LayerNorm,
     last_modulation: Modulation,
-    last: Arc<Linear>,
     /// Places of frames, rows and columns that were learnt.
     places: Option<[Arc<Embedding>; 3]>,
     length: RmsNorm,
@@ -195,16 +157,22 @@ impl CosmosDit {
             length: RmsNorm::new(None, PLACE_EPS)?,
             device: weights.device().clone(),
             config: config.clone(),
-            cells: weights.matrix("x_embedder.proj.1", dim, (config.in_channels + 1) * cells)?,
-            time: [
-                time.matrix("linear_1", dim, dim)?,
-                time.matrix("linear_2", 3 * dim, dim)?,
-            ],
+            cells: PictureTokens::new(
+                weights.matrix("x_embedder.proj.1", dim, (config.in_channels + 1) * cells)?,
+                end.matrix("linear", config.out_channels * cells, dim)?,
+                PATCH,
+                [PatchOrder::ChannelFirst, PatchOrder::ChannelLast],
+            ),
+            time: Mlp::between(
+                &time,
+                MlpLayers::Plain(["linear_1", "linear_2"], Act::Silu),
+                [dim, dim, 3 * dim],
+                false,
+            )?,
             time_norm: weights.rms_norm("t_embedding_norm.weight", dim, EPS)?,
             blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
             last_modulation: Modulation::new(&end, "adaln_modulation", config, 2)?,
-            last: end.matrix("linear", config.out_channels * cells, dim)?,
         })
     }
 
@@ -246,8 +214,9 @@ impl CosmosDit {
         hooks: &Hooks,
         changes: &[Box<dyn InputChange>],
     ) -> Result<Tensor> {
-        let &[b, _, t, h, w] = x.shape() else {
-            let reason = format!("{:?} is not the shape of a video", x.shape());
+        let original = x.shape();
+        let &[b, _, t, h, w] = original else {
+            let reason = format!("{original:?} is not the shape of a video");
             return Err(ModelError::invalid("latent", reason));
         };
         if levels.len() != b && levels.len() != b * t {
@@ -256,59 +225,64 @@ impl CosmosDit {
         }
         let nothing_padded = Tensor::zeros([b, 1, t, h, w])?;
         let x = Tensor::cat(&[x, &nothing_padded], 1)?;
-        let (tokens, grid) = video_to_tokens(&x, PATCH, PatchOrder::ChannelFirst)?;
+        let (x, film) = self.cells.enter(&x, &self.device)?;
+        let grid = film.grid;
         let rope = self.rope(grid, rate)?;
         let places = self.places(grid)?;
         let context = context.to(&self.device)?;
         let level = self.level(levels)?;
         // Rows of the noise level are first in the shape wherever it counts.
-        let joined = [b, tokens.dim(1)?, self.config.dim];
+        let joined = [b, x.dim(1)?, self.config.dim];
         let apart = [levels.len(), b * joined[1] / levels.len().max(1), joined[2]];
-        let mut x = self
-            .cells
-            .forward(&tokens.to(&self.device)?)?
-            .reshape(apart)?;
-        for (number, block) in self.blocks.iter().enumerate() {
+        let (kind, heads, at) = (BlockKind::DOUBLE, self.config.heads, (hooks, original));
+        let blocks = Blocks::of(kind, self.blocks.len(), heads, grid, at).with_shape(joined);
+        let x = blocks.run(x.reshape(apart)?, |number, mut x| {
+            let block = &self.blocks[number];
             let changed = |layer, x: &Tensor| changed(changes, (number, layer), x);
-            hooks.check()?;
             if let Some(places) = &places {
                 x = x.reshape(joined)?.add(places)?.reshape(apart)?;
             }
             let [shift, scale, gate] = chunks(&block.self_modulation.forward(&level)?)?;
             let input = self.norm.modulated(&x, &shift, &scale)?.reshape(joined)?;
             let inputs = [BlockLayer::Query, BlockLayer::Key, BlockLayer::Value];
-            let [q, k, v] = inputs.map(|layer| changed(layer, &input));
-            let seen = block.self_attention.forward([&q?, &k?, &v?], Some(&rope))?;
+            let attention = &block.self_attention;
+            let qkv = if changes.is_empty() {
+                attention.qkv(&input)?
+            } else {
+                let [q, k, v] = inputs.map(|layer| changed(layer, &input));
+                attention.qkv_of([&q?, &k?, &v?])?
+            };
             drop(input);
-            x = add_gated(x, &gate, &seen.reshape(apart)?)?;
+            let seen = qkv.attend(&rope, Mask::None)?.reshape(apart)?;
+            x = attention.add_gated(&seen, x, &gate)?;
             let [shift, scale, gate] = chunks(&block.prompt_modulation.forward(&level)?)?;
             let input = self.norm.modulated(&x, &shift, &scale)?.reshape(joined)?;
             let input = changed(BlockLayer::PromptQuery, &input)?;
-            let seen = block
-                .prompt_attention
-                .forward([&input, &context, &context], None)?;
-            x = add_gated(x, &gate, &seen.reshape(apart)?)?;
+            let attention = &block.prompt_attention;
+            let qkv = attention.qkv_to(&input, &context)?;
+            let seen = qkv.attend(Rotation::NONE, Mask::None)?.reshape(apart)?;
+            x = attention.add_gated(&seen, x, &gate)?;
             let [shift, scale, gate] = chunks(&block.mlp_modulation.forward(&level)?)?;
-            let input = self.norm.modulated(&x, &shift, &scale)?.reshape(joined)?;
-            let input = changed(BlockLayer::Mlp, &input)?.reshape(apart)?;
-            let inner = block.mlp[0].forward_with(&input, then(Act::Gelu))?;
-            let made = block.mlp[1].forward(&inner)?;
-            x = add_gated(x, &gate, &made)?;
-        }
+            let inner = if changes.is_empty() {
+                let rows = TokenRows::modulated(&self.norm, &x, &shift, &scale);
+                block.mlp.inner(rows)?
+            } else {
+                let input = self.norm.modulated(&x, &shift, &scale)?.reshape(joined)?;
+                let input = changed(BlockLayer::Mlp, &input)?.reshape(apart)?;
+                block.mlp.inner(&input)?
+            };
+            block.mlp.add_gated(&inner, x, &gate)
+        })?;
         let [shift, scale] = chunks(&self.last_modulation.forward(&level)?)?;
-        let x = modulate(self.norm.forward(&x)?, &scale, Some(&shift))?;
-        let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let width = self.config.out_channels * PATCH * PATCH;
-        let out = out.reshape([b, joined[1], width])?;
-        video_from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast, (h, w))
+        let x = self.norm.modulated(&x, &shift, &scale)?;
+        self.cells.leave(&x.reshape(joined)?, &film)
     }
 
     fn level(&self, levels: &[f32]) -> Result<Level> {
         let waves = sinusoid(levels, self.config.dim)?.to(&self.device)?;
-        let inner = self.time[0].forward_with(&waves, then(Act::Silu))?;
         Ok(Level {
             activated: silu(&self.time_norm.forward(&waves)?),
-            shared: self.time[1].forward(&inner)?,
+            shared: self.time.forward(&waves)?,
         })
     }
 
@@ -360,6 +334,7 @@ impl CosmosDit {
             10000.0 * self.config.ratios[axis].powf(width / (width - 2.0))
         };
         let thetas = [theta(0), theta(1), theta(2)];
-        Rope::with_thetas(positions.as_flattened(), &widths, &thetas)?.to(&self.device)
+        let rope = Rope::with_thetas(positions.as_flattened(), &widths, &thetas)?;
+        rope.pairing(Pairs::Halves).to(&self.device)
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! A family is a row of [`FAMILIES`]; nothing else here knows one.
 
+mod claims;
 mod diffusers;
 mod others;
 mod signatures;
@@ -20,6 +21,7 @@ use crate::preview::PreviewHints;
 use crate::store::{Origin, UnitOrder, WeightStore};
 use crate::text::TextStack;
 
+pub use claims::Claim;
 pub use others::text_stores;
 use signatures::examples;
 pub use signatures::{lora_is_for, what_it_is, where_it_belongs};

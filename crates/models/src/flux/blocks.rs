@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{
-    Act, After, Beside, HeadPart, HeadSource, LayerInput, LayerNorm, Linear, Mask, MlpJoin,
-    ModulatedRows, ReadyHeads, RmsNorm, silu, swiglu, swiglu_halves,
-};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, MlpJoin, silu};
 
 use super::config::{FluxConfig, MlpKind, ModulationKind};
-use crate::epilogue::then;
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::Rope;
+use crate::transformer::{
+    Attention, AttentionLayers, Bias, HeadNorm, Heads, Mlp, MlpLayers, ParallelBlock, Qkv,
+    QkvLayers, Rope, TokenRows,
+};
 
 /// Of all norms here.
 pub(super) const EPS: f32 = 1e-6;
@@ -61,130 +60,55 @@ pub(super) struct BlockPass<'a> {
     pub(super) rope: &'a Rope,
     /// Added to the scores of attention.
     pub(super) mask: Option<&'a Tensor>,
-    pub(super) heads: usize,
     /// Without weights.
     pub(super) norm: &'a LayerNorm,
 }
 
 impl BlockPass<'_> {
-    /// Queries, keys and values of all tokens, from the products of each part of them.
-    fn qkv(&self, parts: &[HeadPart<'_>], width: usize) -> Result<ReadyHeads<'_>> {
-        let rope = Some(self.rope.neighbours());
-        let mask = self.mask.map_or(Mask::None, Mask::Add);
-        Ok(ReadyHeads::new(parts, self.heads, width, rope, mask)?)
-    }
-
     /// The tokens of a layer, normalised.
-    fn modulated<'a>(&'a self, x: &'a Tensor, by: &'a Modulation) -> ModulatedRows<'a> {
-        ModulatedRows {
-            norm: self.norm,
-            x,
-            shift: &by.shift,
-            scale: &by.scale,
-        }
+    fn modulated<'a>(&'a self, x: &'a Tensor, by: &'a Modulation) -> TokenRows<'a> {
+        TokenRows::modulated(self.norm, x, &by.shift, &by.scale)
+    }
+
+    fn mask(&self) -> Mask<'_> {
+        self.mask.map_or(Mask::None, Mask::Add)
     }
 }
 
-/// Normalises queries and keys head by head.
-struct HeadNorms {
-    query: Arc<RmsNorm>,
-    key: Arc<RmsNorm>,
-}
-
-impl HeadNorms {
-    fn new(weights: &Walk<'_>, config: &FluxConfig) -> Result<Self> {
-        let width = config.hidden / config.heads;
-        Ok(Self {
-            query: weights.rms_norm("query_norm.scale", width, EPS)?,
-            key: weights.rms_norm("key_norm.scale", width, EPS)?,
-        })
-    }
-
-    /// Queries, keys and values are the first three widths of (b, n, ..).
-    fn part<'a>(&'a self, joined: &'a Tensor) -> HeadPart<'a> {
-        HeadPart {
-            from: HeadSource::Joined(joined),
-            norms: Some((&self.query, &self.key)),
-        }
-    }
-}
-
-/// What follows the attention.
-enum Mlp {
-    Gelu(Arc<Linear>, Arc<Linear>),
-    Gated(Arc<Linear>, Arc<Linear>),
-    Split {
-        gate: Arc<Linear>,
-        up: Arc<Linear>,
-        down: Arc<Linear>,
-    },
-}
-
-impl Mlp {
-    fn new(weights: &Walk<'_>, config: &FluxConfig) -> Result<Self> {
-        let (hidden, mlp, bias) = (config.hidden, config.mlp, config.bias);
-        Ok(match config.mlp_kind {
-            MlpKind::Gelu => Self::Gelu(
-                weights.linear_with("0", mlp, hidden, bias)?,
-                weights.linear_with("2", hidden, mlp, bias)?,
-            ),
-            MlpKind::Gated => Self::Gated(
-                weights.linear_with("0", 2 * mlp, hidden, bias)?,
-                weights.linear_with("2", hidden, mlp, bias)?,
-            ),
-            MlpKind::Split => Self::Split {
-                gate: weights.linear_with("gate_proj", mlp, hidden, bias)?,
-                up: weights.linear_with("up_proj", mlp, hidden, bias)?,
-                down: weights.linear_with("down_proj", hidden, mlp, bias)?,
-            },
-        })
-    }
-
-    /// `to` with the result for it times a gate.
-    fn add_to(&self, to: Tensor, pass: &BlockPass<'_>, by: &Modulation) -> Result<Tensor> {
-        let x = pass.modulated(&to, by);
-        let (last, inner) = match self {
-            Self::Gelu(first, second) => {
-                let inner = first.forward_modulated(x, then(Act::GeluTanh))?;
-                (second, inner)
-            }
-            Self::Gated(first, second) => {
-                let inner = first.forward_modulated(x, After::default())?;
-                (second, swiglu_halves(&inner)?)
-            }
-            Self::Split { gate, up, down } => {
-                let [gate, up] = Linear::forward_each([gate, up], &x.to_tensor()?)?;
-                (down, swiglu(&gate, &up)?)
-            }
-        };
-        Ok(last.forward_gated(&inner, to, &by.gate)?)
-    }
+/// Heads whose queries and keys are normalised by weights of these names.
+fn heads<'a>(config: &FluxConfig, norms: [&'a str; 2]) -> Heads<'a> {
+    let width = config.hidden / config.heads;
+    Heads::new(config.heads, width, HeadNorm::Rms(norms, EPS))
 }
 
 /// Picture or prompt in a double block.
 struct Stream {
     modulation: Option<Arc<Linear>>,
-    qkv: Arc<Linear>,
-    norms: HeadNorms,
-    proj: Arc<Linear>,
+    attention: Attention,
     mlp: Mlp,
-    width: usize,
 }
 
 impl Stream {
     fn new(weights: &Walk<'_>, config: &FluxConfig, name: &str) -> Result<Self> {
         let (width, bias) = (config.hidden, config.bias);
         let own = config.modulation == ModulationKind::Own;
-        let attn = weights.at(format!("{name}_attn"));
+        let heads = heads(config, ["norm.query_norm.scale", "norm.key_norm.scale"]);
+        let layers = AttentionLayers {
+            bias: if bias { Bias::All } else { Bias::None },
+            ..AttentionLayers::new(QkvLayers::Joined("qkv"), "proj", width, heads)
+        };
+        let mlp = match config.mlp_kind {
+            MlpKind::Gelu => MlpLayers::Plain(["0", "2"], Act::GeluTanh),
+            MlpKind::Gated => MlpLayers::GateFirst(["0", "2"]),
+            MlpKind::Split => MlpLayers::Gated(["gate_proj", "up_proj", "down_proj"]),
+        };
+        let mlp_at = weights.at(format!("{name}_mlp"));
         Ok(Self {
             modulation: own
                 .then(|| weights.linear(&format!("{name}_mod.lin"), 6 * width, width))
                 .transpose()?,
-            qkv: attn.linear_with("qkv", 3 * width, width, bias)?,
-            norms: HeadNorms::new(&attn.at("norm"), config)?,
-            proj: attn.linear_with("proj", width, width, bias)?,
-            mlp: Mlp::new(&weights.at(format!("{name}_mlp")), config)?,
-            width,
+            attention: Attention::new(&weights.at(format!("{name}_attn")), &layers)?,
+            mlp: Mlp::new(&mlp_at, mlp, (width, config.mlp), bias)?,
         })
     }
 
@@ -200,11 +124,6 @@ impl Stream {
         }
     }
 
-    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, first: &Modulation) -> Result<Tensor> {
-        let x = pass.modulated(x, first);
-        Ok(self.qkv.forward_modulated(x, After::default())?)
-    }
-
     fn finish(
         &self,
         x: Tensor,
@@ -212,8 +131,9 @@ impl Stream {
         pass: &BlockPass<'_>,
         [first, second]: [&Modulation; 2],
     ) -> Result<Tensor> {
-        let x = self.proj.forward_gated(seen, x, &first.gate)?;
-        self.mlp.add_to(x, pass, second)
+        let x = self.attention.add_gated(seen, x, &first.gate)?;
+        let inner = self.mlp.inner(pass.modulated(&x, second))?;
+        self.mlp.add_gated(&inner, x, &second.gate)
     }
 }
 
@@ -245,18 +165,11 @@ impl DoubleBlock {
         let of_image = self.image.modulation(pass, given.map(|(image, _)| image))?;
         let of_text = self.text.modulation(pass, given.map(|(_, text)| text))?;
         let ([i1, i2], [t1, t2]) = (pair(&of_image)?, pair(&of_text)?);
-        let from_text = self.text.qkv(&text, pass, t1)?;
-        let from_image = self.image.qkv(&image, pass, i1)?;
-        let count = from_text.dim(1)?;
-        let parts = [
-            self.text.norms.part(&from_text),
-            self.image.norms.part(&from_image),
+        let streams = [
+            self.text.attention.qkv(pass.modulated(&text, t1))?,
+            self.image.attention.qkv(pass.modulated(&image, i1))?,
         ];
-        let qkv = pass.qkv(&parts, self.text.width)?;
-        drop((from_text, from_image));
-        let seen = qkv.attend()?;
-        let of_text = seen.narrow(1, 0, count)?;
-        let of_image = seen.narrow(1, count, seen.dim(1)? - count)?;
+        let [of_text, of_image] = Qkv::attend_joint(streams, pass.rope, pass.mask())?;
         let image = self.image.finish(image, &of_image, pass, [i1, i2])?;
         let text = self.text.finish(text, &of_text, pass, [t1, t2])?;
         Ok((image, text))
@@ -276,30 +189,30 @@ fn pair(list: &[Modulation]) -> Result<[&Modulation; 2]> {
 /// A block with one set of weights for all tokens, whose attention and other layers run side by side.
 pub(super) struct SingleBlock {
     modulation: Option<Arc<Linear>>,
-    first: Arc<Linear>,
-    second: Arc<Linear>,
-    norms: HeadNorms,
-    kind: MlpKind,
-    width: usize,
+    layers: ParallelBlock,
 }
 
 impl SingleBlock {
     pub(super) fn new(weights: &Walk<'_>, config: &FluxConfig) -> Result<Self> {
         let (width, bias) = (config.hidden, config.bias);
-        let inner = match config.mlp_kind {
-            MlpKind::Gelu => config.mlp,
-            MlpKind::Gated | MlpKind::Split => 2 * config.mlp,
+        let kind = match config.mlp_kind {
+            MlpKind::Gelu => MlpJoin::GeluTanh,
+            MlpKind::Gated => MlpJoin::GateFirst,
+            MlpKind::Split => MlpJoin::GateLast,
         };
         let own = config.modulation == ModulationKind::Own;
         Ok(Self {
             modulation: own
                 .then(|| weights.linear("modulation.lin", 3 * width, width))
                 .transpose()?,
-            first: weights.linear_with("linear1", 3 * width + inner, width, bias)?,
-            second: weights.linear_with("linear2", width, width + config.mlp, bias)?,
-            norms: HeadNorms::new(&weights.at("norm"), config)?,
-            kind: config.mlp_kind,
-            width,
+            layers: ParallelBlock::new(
+                weights,
+                ["linear1", "linear2"],
+                (width, config.mlp),
+                heads(config, ["norm.query_norm.scale", "norm.key_norm.scale"]),
+                kind,
+                bias,
+            )?,
         })
     }
 
@@ -317,17 +230,8 @@ impl SingleBlock {
             crate::ModelError::invalid("block", "it has no modulation of its own and is given none")
         })?;
         let rows = pass.modulated(&x, modulation);
-        let kind = match self.kind {
-            MlpKind::Gelu => MlpJoin::GeluTanh,
-            MlpKind::Gated => MlpJoin::GateFirst,
-            MlpKind::Split => MlpJoin::GateLast,
-        };
-        let rows = LayerInput::Modulated(rows);
-        let (all, kind) = self.first.forward_beside(rows, 3 * self.width, kind)?;
-        let qkv = pass.qkv(&[self.norms.part(&all)], self.width)?;
-        let beside = Beside::new(all, 3 * self.width, kind)?;
-        let seen = qkv.attend()?;
-        Ok(beside.through(&self.second, &seen, x, &modulation.gate)?)
+        let seen = self.layers.attend(rows, pass.rope, pass.mask())?;
+        seen.add_gated(x, &modulation.gate)
     }
 }
 

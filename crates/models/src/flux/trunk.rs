@@ -11,10 +11,10 @@ use super::conditions;
 use super::config::{FluxConfig, ModulationKind, WAVES};
 use super::positions::Picture;
 use crate::denoise::NetworkInput;
-use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Moment};
+use crate::denoise::hooks::BlockKind;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::{Embedder, Rope, sinusoid, thousandfold};
+use crate::transformer::{Blocks, Embedder, Rope, sinusoid, thousandfold};
 
 /// See the [module](self).
 pub(super) struct Trunk {
@@ -175,117 +175,54 @@ impl Trunk {
 
     fn run_double(
         &self,
-        (mut image, mut text): (Tensor, Tensor),
-        input: &NetworkInput<'_>,
+        pair: (Tensor, Tensor),
+        blocks: Blocks<'_>,
         pass: &BlockPass<'_>,
-        (given, size): (&Given, (usize, usize)),
+        given: &Given,
         observer: Observer<'_>,
     ) -> Result<(Tensor, Tensor)> {
-        for (number, block) in self.double.iter().enumerate() {
-            input.hooks.check()?;
-            if !input.hooks.skips(BlockKind::DOUBLE, number) {
-                let rows = match given {
-                    Given::Rows(rows) => Some(rows.double(number)?),
-                    _ => None,
-                };
-                let pair = match (given, &rows) {
-                    (Given::Shared { image, text, .. }, _) | (_, Some((image, text))) => {
-                        Some((&image[..], &text[..]))
-                    }
-                    _ => None,
-                };
-                (image, text) = block.forward(image, text, pass, pair)?;
-            }
-            if input.hooks.any_on(BlockKind::DOUBLE) {
-                let flow = BlockFlow {
-                    h: image,
-                    beside: Some(text.clone()),
-                };
-                let at = self.place(input, BlockKind::DOUBLE, number, size);
-                let flow = input.hooks.at_block(Moment::After, flow, &at)?;
-                image = flow.h;
-                text = flow.beside.unwrap_or(text);
-            }
+        let block = |number: usize, image: Tensor, text: Tensor| {
+            let rows = match given {
+                Given::Rows(rows) => Some(rows.double(number)?),
+                _ => None,
+            };
+            let pair = match (given, &rows) {
+                (Given::Shared { image, text, .. }, _) | (_, Some((image, text))) => {
+                    Some((&image[..], &text[..]))
+                }
+                _ => None,
+            };
+            self.double[number].forward(image, text, pass, pair)
+        };
+        blocks.run_pair_then(pair, block, |number, image| {
             observer(BlockKind::DOUBLE, number, &image)?;
-            image = self.steered(image, input, BlockKind::DOUBLE, number, 0)?;
-        }
-        Ok((image, text))
+            Ok(image)
+        })
     }
 
     fn run_single(
         &self,
-        mut x: Tensor,
-        input: &NetworkInput<'_>,
+        x: Tensor,
+        blocks: Blocks<'_>,
         pass: &BlockPass<'_>,
-        (given, size, text): (&Given, (usize, usize), usize),
+        given: &Given,
         observer: Observer<'_>,
     ) -> Result<Tensor> {
-        for (number, block) in self.single.iter().enumerate() {
-            input.hooks.check()?;
-            if !input.hooks.skips(BlockKind::SINGLE, number) {
-                let row = match given {
-                    Given::Rows(rows) => Some(rows.single(number)?),
-                    _ => None,
-                };
-                let one = match given {
-                    Given::Shared { single, .. } => single.first(),
-                    _ => row.as_ref(),
-                };
-                x = block.forward(x, pass, one)?;
-            }
-            if input.hooks.any_on(BlockKind::SINGLE) {
-                let flow = BlockFlow { h: x, beside: None };
-                let at = self.place(input, BlockKind::SINGLE, number, size);
-                x = input.hooks.at_block(Moment::After, flow, &at)?.h;
-            }
+        let block = |number: usize, x: Tensor| {
+            let row = match given {
+                Given::Rows(rows) => Some(rows.single(number)?),
+                _ => None,
+            };
+            let one = match given {
+                Given::Shared { single, .. } => single.first(),
+                _ => row.as_ref(),
+            };
+            self.single[number].forward(x, pass, one)
+        };
+        blocks.run_then(x, block, |number, x| {
             observer(BlockKind::SINGLE, number, &x)?;
-            x = self.steered(x, input, BlockKind::SINGLE, number, text)?;
-        }
-        Ok(x)
-    }
-
-    fn place<'a>(
-        &self,
-        input: &'a NetworkInput<'_>,
-        kind: BlockKind,
-        number: usize,
-        (rows, columns): (usize, usize),
-    ) -> BlockInfo<'a> {
-        let info = &input.hooks.info;
-        BlockInfo {
-            kind,
-            number,
-            index: 0,
-            heads: self.config.heads,
-            size: [1, rows, columns],
-            original: input.x.shape(),
-            sigma: info.sigma,
-            cond_or_uncond: &info.cond_or_uncond,
-        }
-    }
-
-    /// With what a control net adds to the first tokens of the picture, which begins at `start`.
-    fn steered(
-        &self,
-        x: Tensor,
-        input: &NetworkInput<'_>,
-        kind: BlockKind,
-        number: usize,
-        start: usize,
-    ) -> Result<Tensor> {
-        let Some(control) = input.control else {
-            return Ok(x);
-        };
-        let Some(Some(features)) = control.of(kind).get(number) else {
-            return Ok(x);
-        };
-        let features = features.to(&self.device)?;
-        let count = features.dim(1)?.min(x.dim(1)? - start);
-        let features = features.narrow(1, 0, count)?;
-        let part = x.narrow(1, start, count)?.add(&features)?;
-        let mut x = x;
-        x.paste(&[0, start, 0], &part)?;
-        Ok(x)
+            Ok(x)
+        })
     }
 
     /// Runs all blocks. `image` are the picture's tokens in the width of the network; `front` are tokens to put before those
@@ -322,12 +259,16 @@ impl Trunk {
             vector: vector.as_ref(),
             rope: &rope,
             mask: mask.as_ref(),
-            heads: config.heads,
             norm: &self.norm,
         };
-        let size = picture.size;
+        let size = [1, picture.size.0, picture.size.1];
+        let blocks = |kind, blocks: usize, start: usize| {
+            let blocks = Blocks::new(kind, blocks, config.heads, size, input);
+            blocks.steered(input.control, start)
+        };
+        let double = blocks(BlockKind::DOUBLE, self.double.len(), 0);
         let both = (image, text);
-        let (image, text) = self.run_double(both, input, &pass, (&given, size), observer)?;
+        let (image, text) = self.run_double(both, double, &pass, &given, observer)?;
         let image = if self.single.is_empty() {
             image
         } else {
@@ -336,7 +277,8 @@ impl Trunk {
             let mut own = |kind: BlockKind, number: usize, x: &Tensor| -> Result<()> {
                 observer(kind, number, &x.narrow(1, count, x.dim(1)? - count)?)
             };
-            let x = self.run_single(x, input, &pass, (&given, size, count), &mut own)?;
+            let single = blocks(BlockKind::SINGLE, self.single.len(), count);
+            let x = self.run_single(x, single, &pass, &given, &mut own)?;
             x.narrow(1, count, x.dim(1)? - count)?
         };
         Ok(TrunkOutput {

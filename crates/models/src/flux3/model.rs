@@ -11,12 +11,13 @@ use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
-use crate::transformer::{PatchOrder, Rope, chunks, from_tokens, sinusoid, to_tokens};
+use crate::transformer::{
+    AdaLn, Blocks, MlpLayers, PatchOrder, Rope, TimeEmbed, from_tokens, to_tokens,
+};
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
 const HELD: u64 = 18;
@@ -24,34 +25,19 @@ const HELD: u64 = 18;
 /// Tokens of a prompt that memory is counted with.
 const PROMPT: u64 = 512;
 
-/// What becomes of a noise level.
-struct Times {
-    first: Arc<Linear>,
-    second: Arc<Linear>,
-}
-
-impl Times {
-    fn new(weights: &Walk<'_>, config: &Flux3Config) -> Result<Self> {
-        Ok(Self {
-            first: weights.matrix("in_layer", config.dim, config.waves)?,
-            second: weights.matrix("out_layer", config.dim, config.dim)?,
-        })
-    }
-
-    fn forward(&self, levels: &[f32], waves: usize, device: &Device) -> Result<Tensor> {
-        let levels: Vec<f32> = levels.iter().map(|level| level * 1000.0).collect();
-        let waves = sinusoid(&levels, waves)?.to(device)?;
-        let inner = self.first.forward_with(&waves, then(Act::Silu))?;
-        Ok(self.second.forward(&inner)?)
-    }
+/// What makes an embedding of a noise level.
+fn times(weights: &Walk<'_>, config: &Flux3Config) -> Result<TimeEmbed> {
+    let layers = MlpLayers::Plain(["in_layer", "out_layer"], Act::Silu);
+    let sizes = [config.waves, config.dim, config.dim];
+    TimeEmbed::between(weights, layers, sizes, false)
 }
 
 /// Tokens of one kind: their blocks and how they are told the noise level.
 struct Stream {
     into: Arc<Linear>,
     early: Vec<Block>,
-    early_modulation: Arc<Linear>,
-    single_modulation: Arc<Linear>,
+    early_modulation: AdaLn<3>,
+    single_modulation: AdaLn<3>,
 }
 
 impl Stream {
@@ -64,7 +50,7 @@ impl Stream {
         let dim = config.dim;
         let modulation = |list: &str| {
             let name = format!("{list}.{name}.lin");
-            weights.matrix(&name, 3 * dim, dim)
+            AdaLn::new(weights, &name, dim, dim, false)
         };
         let list = weights.at(blocks);
         let block = |number| Block::new(&list.at(number), config);
@@ -90,14 +76,14 @@ struct Flow {
 pub struct Flux3Network {
     device: Device,
     config: Flux3Config,
-    time: Times,
-    next_time: Option<Times>,
+    time: TimeEmbed,
+    next_time: Option<TimeEmbed>,
     image: Stream,
     reference: Stream,
     text: Stream,
     single: Vec<Block>,
     norm: LayerNorm,
-    last_modulation: Arc<Linear>,
+    last_modulation: AdaLn<2>,
     last: Arc<Linear>,
 }
 
@@ -123,7 +109,7 @@ impl DiffusionNetwork for Flux3Network {
     fn new(weights: &Walk<'_>, config: &Flux3Config) -> Result<Self> {
         let dim = config.dim;
         let ahead = config.looks_ahead;
-        let next_time = ahead.then(|| Times::new(&weights.at("ref_time_in"), config));
+        let next_time = ahead.then(|| times(&weights.at("ref_time_in"), config));
         let image = ("image", "emb_in.image", "content_mode_blocks.image");
         let reference = (
             "image_cond",
@@ -137,14 +123,14 @@ impl DiffusionNetwork for Flux3Network {
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            time: Times::new(&weights.at("time_in"), config)?,
+            time: times(&weights.at("time_in"), config)?,
             next_time: next_time.transpose()?,
             image: Stream::new(weights, config, image, config.channels)?,
             reference: Stream::new(weights, config, reference, config.reference_channels)?,
             text: Stream::new(weights, config, text, config.context)?,
             single: (0..config.single).map(block).collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: end.matrix("adaLN_modulation.1", 2 * dim, dim)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, false)?,
             last: end.matrix("linear", config.channels, dim)?,
         })
     }
@@ -182,6 +168,8 @@ impl DiffusionNetwork for Flux3Network {
             let all = Tensor::cat(&cells.iter().collect::<Vec<_>>(), 1)?;
             flows.push(self.flow(&self.reference, &all, &active_still)?);
         }
+        let size = [1, rows, columns];
+        let blocks = |kind, count: usize| Blocks::new(kind, count, config.heads, size, input);
         let mut start = 0;
         for (flow, stream) in flows
             .iter_mut()
@@ -189,25 +177,24 @@ impl DiffusionNetwork for Flux3Network {
         {
             let own = rope.narrow(start, flow.x.dim(1)?)?;
             start += flow.x.dim(1)?;
-            for (number, block) in stream.early.iter().enumerate() {
-                hooks.check()?;
-                if hooks.skips(BlockKind::DOUBLE, number) {
-                    continue;
-                }
-                let [shift, scale, gate] = &flow.early;
-                let made = block.forward(&self.norm.modulated(&flow.x, shift, scale)?, &own)?;
-                flow.x = add_gated(flow.x.clone(), gate, &made)?;
-            }
+            let [shift, scale, gate] = &flow.early;
+            let early = blocks(BlockKind::DOUBLE, stream.early.len());
+            flow.x = early.run(flow.x.clone(), |number, x| {
+                let input = self.norm.modulated(&x, shift, scale)?;
+                Ok(add_gated(
+                    x,
+                    gate,
+                    &stream.early[number].forward(&input, &own)?,
+                )?)
+            })?;
         }
-        for (number, block) in self.single.iter().enumerate() {
-            hooks.check()?;
-            if hooks.skips(BlockKind::SINGLE, number) {
-                continue;
-            }
-            self.together(block, &mut flows, &rope)?;
-        }
-        let x = flows.swap_remove(1).x;
-        let [shift, scale] = chunks(&self.last_modulation.forward(&active)?)?;
+        let single = blocks(BlockKind::SINGLE, self.single.len());
+        let x = single.run(flows[1].x.clone(), |number, x| {
+            flows[1].x = x;
+            self.together(&self.single[number], &mut flows, &rope)?;
+            Ok(flows[1].x.clone())
+        })?;
+        let [shift, scale] = self.last_modulation.forward(&active)?;
         let out = self
             .last
             .forward(&self.norm.modulated(&x, &shift, &scale)?)?;
@@ -261,8 +248,8 @@ impl Flux3Network {
     fn flow(&self, stream: &Stream, tokens: &Tensor, active: &Tensor) -> Result<Flow> {
         Ok(Flow {
             x: stream.into.forward(&tokens.to(&self.device)?)?,
-            early: chunks(&stream.early_modulation.forward(active)?)?,
-            single: chunks(&stream.single_modulation.forward(active)?)?,
+            early: stream.early_modulation.forward(active)?,
+            single: stream.single_modulation.forward(active)?,
         })
     }
 
@@ -272,13 +259,12 @@ impl Flux3Network {
 
     /// The embedding of some levels, in a pass at `now`.
     fn times_at(&self, levels: &[f32], now: &[f32], hooks: &Hooks) -> Result<Tensor> {
-        let waves = self.config.waves;
-        let time = self.time.forward(levels, waves, &self.device)?;
+        let time = self.time.forward(levels, 1000.0, &self.device)?;
         let Some(next) = &self.next_time else {
             return Ok(time);
         };
         let following: Vec<f32> = now.iter().map(|level| hooks.level_after(*level)).collect();
-        Ok(time.add(&next.forward(&following, waves, &self.device)?)?)
+        Ok(time.add(&next.forward(&following, 1000.0, &self.device)?)?)
     }
 
     /// A block that sees all streams.

@@ -1,84 +1,49 @@
 //! The blocks of the transformer.
 
-use std::sync::Arc;
-
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{LayerNorm, Linear, Mask, RmsNorm, add_gated, attention};
+use fresco_tensor::nn::{LayerNorm, Mask, add_gated};
 
 use super::config::HiDreamConfig;
-use super::experts::{Experts, FeedForward};
+use super::experts::{experts, feed_forward};
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::{Rope, chunks};
+use crate::transformer::{
+    AdaLn, Attention, AttentionLayers, Experts, HeadNorm, Heads, Mlp, Qkv, QkvLayers, Rope,
+    TokenRows,
+};
 
 const EPS: f32 = 1e-5;
 
-/// Queries, keys, values and the way out, of one kind of tokens.
-struct Projections {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-}
-
-impl Projections {
-    /// `end` is what the names of the prompt's layers end with.
-    fn new(weights: &Walk<'_>, dim: usize, end: &str) -> Result<Self> {
-        let linear = |name: &str| weights.linear(&format!("{name}{end}"), dim, dim);
-        let norm = |name: &str| weights.rms_norm(&format!("{name}{end}.weight"), dim, EPS);
-        Ok(Self {
-            q: linear("to_q")?,
-            k: linear("to_k")?,
-            v: linear("to_v")?,
-            out: linear("to_out")?,
-            q_norm: norm("q_rms_norm")?,
-            k_norm: norm("k_rms_norm")?,
-        })
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<[Tensor; 3]> {
-        Ok([
-            self.q_norm.forward(&self.q.forward(x)?)?,
-            self.k_norm.forward(&self.k.forward(x)?)?,
-            self.v.forward(x)?,
-        ])
-    }
-}
-
-fn looked(parts: &[[Tensor; 3]], heads: usize, rope: &Rope) -> Result<Tensor> {
-    let all = |which: usize| -> Result<Tensor> {
-        let parts: Vec<&Tensor> = parts.iter().map(|part| &part[which]).collect();
-        Ok(Tensor::cat(&parts, 1)?)
-    };
-    let q = rope.interleaved(&all(0)?, heads)?;
-    let k = rope.interleaved(&all(1)?, heads)?;
-    Ok(attention(&q, &k, &all(2)?, heads, Mask::None, None)?)
+/// The attention of one kind of tokens. `end` is what the names of the prompt's layers end with.
+fn attention(weights: &Walk<'_>, config: &HiDreamConfig, end: &str) -> Result<Attention> {
+    let named = |name: &str| format!("{name}{end}");
+    let [q, k, v, out] = ["to_q", "to_k", "to_v", "to_out"].map(named);
+    let [q_norm, k_norm] = ["q_rms_norm", "k_rms_norm"].map(|name| named(name) + ".weight");
+    let norm = HeadNorm::RmsOfAll([&q_norm, &k_norm], EPS);
+    let heads = Heads::new(config.heads, config.dim / config.heads, norm);
+    let layers = AttentionLayers::new(QkvLayers::Apart([&q, &k, &v]), &out, config.dim, heads);
+    Attention::new(&weights.at("attn1"), &layers)
 }
 
 /// Picture and prompt with weights of their own.
 pub(super) struct DoubleBlock {
-    modulation: Arc<Linear>,
-    picture: Projections,
-    text: Projections,
+    modulation: AdaLn<12>,
+    picture: Attention,
+    text: Attention,
     experts: Experts,
-    text_ff: FeedForward,
-    heads: usize,
+    text_ff: Mlp,
 }
 
 impl DoubleBlock {
     pub(super) fn new(weights: &Walk<'_>, config: &HiDreamConfig) -> Result<Self> {
         let dim = config.dim;
         let weights = weights.at("block");
-        let attention = weights.at("attn1");
         Ok(Self {
-            modulation: weights.linear("adaLN_modulation.1", 12 * dim, dim)?,
-            picture: Projections::new(&attention, dim, "")?,
-            text: Projections::new(&attention, dim, "_t")?,
-            experts: Experts::new(&weights.at("ff_i"), config)?,
-            text_ff: FeedForward::new(&weights.at("ff_t"), dim, config.text_ffn)?,
-            heads: config.heads,
+            modulation: AdaLn::new(&weights, "adaLN_modulation.1", dim, dim, true)?,
+            picture: attention(&weights, config, "")?,
+            text: attention(&weights, config, "_t")?,
+            experts: experts(&weights.at("ff_i"), config)?,
+            text_ff: feed_forward(&weights.at("ff_t"), dim, config.text_ffn)?,
         })
     }
 
@@ -90,36 +55,31 @@ impl DoubleBlock {
         rope: &Rope,
         signal: &Tensor,
     ) -> Result<(Tensor, Tensor)> {
-        let all: [Tensor; 12] = chunks(&self.modulation.forward(signal)?)?;
+        let all = self.modulation.forward(signal)?;
         let [shift, scale, gate, shift2, scale2, gate2, rest @ ..] = all;
         let [t_shift, t_scale, t_gate, t_shift2, t_scale2, t_gate2] = rest;
-        let own = self.picture.forward(&norm.modulated(&x, &shift, &scale)?)?;
-        let beside = self
-            .text
-            .forward(&norm.modulated(&text, &t_shift, &t_scale)?)?;
-        let (cells, count) = (x.dim(1)?, text.dim(1)?);
-        let seen = looked(&[own, beside], self.heads, rope)?;
-        let own = self.picture.out.forward(&seen.narrow(1, 0, cells)?)?;
-        let beside = self.text.out.forward(&seen.narrow(1, cells, count)?)?;
-        let x = add_gated(x, &gate, &own)?;
-        let text = add_gated(text, &t_gate, &beside)?;
-        let made = self
-            .experts
-            .forward(&norm.modulated(&x, &shift2, &scale2)?)?;
-        let x = add_gated(x, &gate2, &made)?;
-        let made = self
-            .text_ff
-            .forward(&norm.modulated(&text, &t_shift2, &t_scale2)?)?;
-        Ok((x, add_gated(text, &t_gate2, &made)?))
+        let streams = [
+            self.picture
+                .qkv(TokenRows::modulated(norm, &x, &shift, &scale))?,
+            self.text
+                .qkv(TokenRows::modulated(norm, &text, &t_shift, &t_scale))?,
+        ];
+        let [own, beside] = Qkv::attend_joint(streams, rope, Mask::None)?;
+        let x = self.picture.add_gated(&own, x, &gate)?;
+        let text = self.text.add_gated(&beside, text, &t_gate)?;
+        let input = norm.modulated(&x, &shift2, &scale2)?;
+        let x = add_gated(x, &gate2, &self.experts.forward(&input)?)?;
+        let rows = TokenRows::modulated(norm, &text, &t_shift2, &t_scale2);
+        let inner = self.text_ff.inner(rows)?;
+        Ok((x, self.text_ff.add_gated(&inner, text, &t_gate2)?))
     }
 }
 
 /// All tokens with the same weights.
 pub(super) struct SingleBlock {
-    modulation: Arc<Linear>,
-    all: Projections,
+    modulation: AdaLn<6>,
+    attention: Attention,
     experts: Experts,
-    heads: usize,
 }
 
 impl SingleBlock {
@@ -127,10 +87,9 @@ impl SingleBlock {
         let dim = config.dim;
         let weights = weights.at("block");
         Ok(Self {
-            modulation: weights.linear("adaLN_modulation.1", 6 * dim, dim)?,
-            all: Projections::new(&weights.at("attn1"), dim, "")?,
-            experts: Experts::new(&weights.at("ff_i"), config)?,
-            heads: config.heads,
+            modulation: AdaLn::new(&weights, "adaLN_modulation.1", dim, dim, true)?,
+            attention: attention(&weights, config, "")?,
+            experts: experts(&weights.at("ff_i"), config)?,
         })
     }
 
@@ -141,14 +100,13 @@ impl SingleBlock {
         rope: &Rope,
         signal: &Tensor,
     ) -> Result<Tensor> {
-        let all: [Tensor; 6] = chunks(&self.modulation.forward(signal)?)?;
-        let [shift, scale, gate, shift2, scale2, gate2] = all;
-        let own = self.all.forward(&norm.modulated(&x, &shift, &scale)?)?;
-        let seen = looked(&[own], self.heads, rope)?;
-        let x = add_gated(x, &gate, &self.all.out.forward(&seen)?)?;
-        let made = self
-            .experts
-            .forward(&norm.modulated(&x, &shift2, &scale2)?)?;
-        Ok(add_gated(x, &gate2, &made)?)
+        let [shift, scale, gate, shift2, scale2, gate2] = self.modulation.forward(signal)?;
+        let qkv = self
+            .attention
+            .qkv(TokenRows::modulated(norm, &x, &shift, &scale))?;
+        let seen = qkv.attend(rope, Mask::None)?;
+        let x = self.attention.add_gated(&seen, x, &gate)?;
+        let input = norm.modulated(&x, &shift2, &scale2)?;
+        Ok(add_gated(x, &gate2, &self.experts.forward(&input)?)?)
     }
 }

@@ -7,6 +7,7 @@ use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, resize_t
 
 use super::blocks::{DoubleBlock, SingleBlock};
 use super::config::{HiDreamConfig, PATCH};
+use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
@@ -15,8 +16,7 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Embedder, PatchOrder, Rope, chunks, circular_pad, from_tokens, grid_positions, sinusoid,
-    to_tokens,
+    AdaLn, Blocks, Embedder, PatchOrder, PictureTokens, Rope, TimeEmbed, grid_positions,
 };
 
 /// Width of the waves that stand for a noise level.
@@ -34,16 +34,15 @@ const STATES: &str = "conditioning_llama3";
 pub struct HiDreamNetwork {
     device: Device,
     config: HiDreamConfig,
-    time: Embedder,
+    time: TimeEmbed,
     pooled: Embedder,
-    cells: Arc<Linear>,
+    cells: PictureTokens,
     /// One for each block, and one for T5.
     captions: Vec<Arc<Linear>>,
     double: Vec<DoubleBlock>,
     single: Vec<SingleBlock>,
     norm: LayerNorm,
-    last_modulation: Arc<Linear>,
-    last: Arc<Linear>,
+    last_modulation: AdaLn<2>,
 }
 
 impl DiffusionNetwork for HiDreamNetwork {
@@ -86,72 +85,70 @@ impl DiffusionNetwork for HiDreamNetwork {
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            time: Embedder::new(&time, names, WAVES, dim, true)?,
+            time: TimeEmbed::new(&time, names, WAVES, dim)?,
             pooled: Embedder::new(&pooled, names, config.pooled, dim, true)?,
-            cells: weights.linear("x_embedder.proj", dim, values)?,
+            cells: PictureTokens::new(
+                weights.linear("x_embedder.proj", dim, values)?,
+                end.linear("linear", values, dim)?,
+                PATCH,
+                [PatchOrder::ChannelLast; 2],
+            ),
             captions: (0..=blocks).map(caption).collect::<Result<_>>()?,
-            double: (0..config.double)
-                .map(|number| DoubleBlock::new(&double.at(number), config))
-                .collect::<Result<_>>()?,
-            single: (0..config.single)
-                .map(|number| SingleBlock::new(&single.at(number), config))
-                .collect::<Result<_>>()?,
+            double: double.each(config.double, |weights| DoubleBlock::new(weights, config))?,
+            single: single.each(config.single, |weights| SingleBlock::new(weights, config))?,
             norm: LayerNorm::new(None, None, 1e-6)?,
-            last_modulation: end.linear("adaLN_modulation.1", 2 * dim, dim)?,
-            last: end.linear("linear", values, dim)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, true)?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, conds, device) = (input.hooks, input.conds, &self.device);
+        let (conds, device) = (input.conds, &self.device);
         let [batch, _, height, width] = input.x.dims4()?;
         let need = |name: &str| {
             let missing = || ModelError::invalid("prompt", format!("this model needs {name}"));
             conds.tensor(name).ok_or_else(missing)
         };
         let (words, states, pooled) = (need("c_crossattn")?, need(STATES)?, need("y")?);
-        let waves = sinusoid(input.timesteps, WAVES)?.to(device)?;
-        let time = self.time.forward(&waves)?;
+        let time = self.time.forward(input.timesteps, 1.0, device)?;
         let signal = silu(&time.add(&self.pooled.forward(&pooled.to(device)?)?)?);
         // The picture that is edited stands to the right of the one that is made.
         let x = match conds.tensor("image_cond") {
             Some(picture) => Tensor::cat(&[input.x, picture], 3)?,
             None => input.x.clone(),
         };
-        let x = circular_pad(&x, PATCH)?;
-        let [_, _, h, w] = x.dims4()?;
-        let grid = (h / PATCH, w / PATCH);
-        let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelLast)?;
-        let mut x = self.cells.forward(&tokens.to(device)?)?;
+        let (x, places) = self.cells.enter(&x, device)?;
         let cells = x.dim(1)?;
         let lines = self.lines(states, batch)?;
         let words = self.captions[lines.len()].forward(&words.to(device)?)?;
         let last = lines
             .last()
             .ok_or_else(|| ModelError::invalid("prompt", "it has no states"))?;
-        let mut text = Tensor::cat(&[&words, last], 1)?;
+        let text = Tensor::cat(&[&words, last], 1)?;
         let kept = text.dim(1)?;
-        let rope = self.rope(grid, kept + last.dim(1)?)?;
+        let [_, rows, columns] = places.grid;
+        let rope = self.rope((rows, columns), kept + last.dim(1)?)?;
         let (early, late) = lines.split_at(self.double.len());
-        for (block, line) in self.double.iter().zip(early) {
-            hooks.check()?;
-            let all = Tensor::cat(&[&text, line], 1)?;
-            let (picture, all) = block.forward(&self.norm, (x, all), &rope, &signal)?;
-            x = picture;
-            text = all.narrow(1, 0, kept)?;
-        }
-        let mut x = Tensor::cat(&[&x, &text], 1)?;
-        for (block, line) in self.single.iter().zip(late) {
-            hooks.check()?;
-            let all = Tensor::cat(&[&x, line], 1)?;
-            let all = block.forward(&self.norm, all, &rope, &signal)?;
-            x = all.narrow(1, 0, cells + kept)?;
-        }
+        let blocks = |kind: BlockKind, count: usize| {
+            Blocks::new(kind, count, self.config.heads, places.grid, input)
+        };
+        let double = blocks(BlockKind::DOUBLE, self.double.len());
+        let (x, text) = double.run_pair((x, text), |number, x, text| {
+            let all = Tensor::cat(&[&text, &early[number]], 1)?;
+            let block = &self.double[number];
+            let (x, all) = block.forward(&self.norm, (x, all), &rope, &signal)?;
+            Ok((x, all.narrow(1, 0, kept)?))
+        })?;
+        let x = Tensor::cat(&[&x, &text], 1)?;
+        let single = blocks(BlockKind::SINGLE, self.single.len());
+        let x = single.run(x, |number, x| {
+            let all = Tensor::cat(&[&x, &late[number]], 1)?;
+            let all = self.single[number].forward(&self.norm, all, &rope, &signal)?;
+            Ok(all.narrow(1, 0, cells + kept)?)
+        })?;
         let x = x.narrow(1, 0, cells)?;
-        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let [shift, scale] = self.last_modulation.forward(&signal)?;
         let x = self.norm.modulated(&x, &shift, &scale)?;
-        let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
+        let out = self.cells.leave(&x, &places)?;
         // The network looks from the picture to the noise.
         Ok(out
             .narrow(2, 0, height)?

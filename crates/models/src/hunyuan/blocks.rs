@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{
-    Act, Beside, HeadPart, HeadSource, LayerInput, LayerNorm, Linear, Mask, MlpJoin, ReadyHeads,
-    RmsNorm,
-};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, MlpJoin};
 
 use super::config::HunyuanConfig;
-use crate::epilogue::then;
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::{Rope, chunks};
+use crate::transformer::{
+    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, ParallelBlock, Qkv, QkvLayers,
+    Rope, TokenRows, chunks,
+};
 
 pub(super) const EPS: f32 = 1e-6;
 
@@ -26,15 +25,6 @@ pub(super) struct BlockPass<'a> {
     pub(super) mask: Mask<'a>,
     /// Without weights.
     pub(super) norm: &'a LayerNorm,
-    pub(super) heads: usize,
-}
-
-impl<'a> BlockPass<'a> {
-    /// Queries, keys and values of all tokens, from the products of each part of them.
-    fn qkv(&self, parts: &[HeadPart<'_>], dim: usize) -> Result<ReadyHeads<'a>> {
-        let rope = Some(self.rope.neighbours());
-        Ok(ReadyHeads::new(parts, self.heads, dim, rope, self.mask)?)
-    }
 }
 
 /// What a layer makes of the noise level, for all tokens or apart for the first ones.
@@ -73,15 +63,36 @@ impl<const N: usize> Levels<N> {
         Ok(Tensor::cat(&[&begin, &end], 1)?)
     }
 
+    /// What a layer makes of tokens after a norm, shifted and scaled.
+    fn rows<T>(
+        &self,
+        norm: &LayerNorm,
+        x: &Tensor,
+        (shift, scale): (usize, usize),
+        layer: impl FnOnce(TokenRows<'_>) -> Result<T>,
+    ) -> Result<T> {
+        if self.first.is_some() {
+            return layer((&self.modulated(norm, x, (shift, scale))?).into());
+        }
+        let (shift, scale) = (&self.rest[shift], &self.rest[scale]);
+        layer(TokenRows::modulated(norm, x, shift, scale))
+    }
+
     /// `x` plus what a layer makes of `from`, as much as the gate lets through.
-    fn gated(&self, layer: &Linear, from: &Tensor, x: Tensor, gate: usize) -> Result<Tensor> {
+    fn add_gated(
+        &self,
+        x: Tensor,
+        from: &Tensor,
+        gate: usize,
+        layer: impl Fn(&Tensor, Tensor, &Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         let Some((count, first)) = &self.first else {
-            return Ok(layer.forward_gated(from, x, &self.rest[gate])?);
+            return layer(from, x, &self.rest[gate]);
         };
         let after = x.dim(1)? - count;
         let part = |start: usize, len: usize, gate: &Tensor| -> Result<Tensor> {
             let (from, x) = (from.narrow(1, start, len)?, x.narrow(1, start, len)?);
-            Ok(layer.forward_gated(&from, x, gate)?)
+            layer(&from, x, gate)
         };
         let begin = part(0, *count, &first[gate])?;
         let end = part(*count, after, &self.rest[gate])?;
@@ -89,60 +100,34 @@ impl<const N: usize> Levels<N> {
     }
 }
 
-struct HeadNorms {
-    query: Arc<RmsNorm>,
-    key: Arc<RmsNorm>,
-}
-
-impl HeadNorms {
-    fn new(weights: &Walk<'_>, config: &HunyuanConfig) -> Result<Self> {
-        let head = config.head();
-        Ok(Self {
-            query: weights.rms_norm("query_norm.scale", head, EPS)?,
-            key: weights.rms_norm("key_norm.scale", head, EPS)?,
-        })
-    }
-
-    /// Queries, keys and values are the first three widths of (b, n, ..).
-    fn part<'a>(&'a self, joined: &'a Tensor) -> HeadPart<'a> {
-        HeadPart {
-            from: HeadSource::Joined(joined),
-            norms: Some((&self.query, &self.key)),
-        }
-    }
+/// Heads whose queries and keys are normalised by weights of these names.
+fn heads<'a>(config: &HunyuanConfig, norms: [&'a str; 2]) -> Heads<'a> {
+    Heads::new(config.heads, config.head(), HeadNorm::Rms(norms, EPS))
 }
 
 /// Picture or prompt in a double block.
 struct Stream {
     modulation: Arc<Linear>,
-    qkv: Arc<Linear>,
-    norms: HeadNorms,
-    proj: Arc<Linear>,
-    mlp: [Arc<Linear>; 2],
-    dim: usize,
+    attention: Attention,
+    mlp: Mlp,
 }
 
 impl Stream {
     fn new(weights: &Walk<'_>, config: &HunyuanConfig, name: &str) -> Result<Self> {
         let dim = config.dim;
-        let attn = weights.at(format!("{name}_attn"));
-        let mlp = weights.at(format!("{name}_mlp"));
+        let heads = heads(config, ["norm.query_norm.scale", "norm.key_norm.scale"]);
+        let layers = AttentionLayers::new(QkvLayers::Joined("qkv"), "proj", dim, heads);
+        let mlp = MlpLayers::Plain(["0", "2"], Act::GeluTanh);
+        let (attn_at, mlp_at) = (format!("{name}_attn"), format!("{name}_mlp"));
         Ok(Self {
             modulation: weights.linear(&format!("{name}_mod.lin"), 6 * dim, dim)?,
-            qkv: attn.linear("qkv", 3 * dim, dim)?,
-            norms: HeadNorms::new(&attn.at("norm"), config)?,
-            proj: attn.linear("proj", dim, dim)?,
-            mlp: [
-                mlp.linear("0", config.mlp, dim)?,
-                mlp.linear("2", dim, config.mlp)?,
-            ],
-            dim,
+            attention: Attention::new(&weights.at(attn_at), &layers)?,
+            mlp: Mlp::new(&weights.at(mlp_at), mlp, (dim, config.mlp), true)?,
         })
     }
 
-    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, level: &Levels<6>) -> Result<Tensor> {
-        let x = level.modulated(pass.norm, x, (0, 1))?;
-        Ok(self.qkv.forward(&x)?)
+    fn qkv(&self, x: &Tensor, pass: &BlockPass<'_>, level: &Levels<6>) -> Result<Qkv<'_>> {
+        level.rows(pass.norm, x, (0, 1), |rows| self.attention.qkv(rows))
     }
 
     fn finish(
@@ -152,10 +137,13 @@ impl Stream {
         pass: &BlockPass<'_>,
         level: &Levels<6>,
     ) -> Result<Tensor> {
-        let x = level.gated(&self.proj, seen, x, 2)?;
-        let inner = level.modulated(pass.norm, &x, (3, 4))?;
-        let inner = self.mlp[0].forward_with(&inner, then(Act::GeluTanh))?;
-        level.gated(&self.mlp[1], &inner, x, 5)
+        let x = level.add_gated(x, seen, 2, |seen, x, gate| {
+            self.attention.add_gated(seen, x, gate)
+        })?;
+        let inner = level.rows(pass.norm, &x, (3, 4), |rows| self.mlp.inner(rows))?;
+        level.add_gated(x, &inner, 5, |inner, x, gate| {
+            self.mlp.add_gated(inner, x, gate)
+        })
     }
 }
 
@@ -181,56 +169,49 @@ impl DoubleBlock {
     ) -> Result<(Tensor, Tensor)> {
         let of_image = Levels::new(&self.image.modulation, pass, true)?;
         let of_text = Levels::new(&self.text.modulation, pass, false)?;
-        let from_image = self.image.qkv(&image, pass, &of_image)?;
-        let from_text = self.text.qkv(&text, pass, &of_text)?;
-        let parts = [
-            self.image.norms.part(&from_image),
-            self.text.norms.part(&from_text),
+        let streams = [
+            self.image.qkv(&image, pass, &of_image)?,
+            self.text.qkv(&text, pass, &of_text)?,
         ];
-        let qkv = pass.qkv(&parts, self.image.dim)?;
-        drop((from_image, from_text));
-        let seen = qkv.attend()?;
-        let (cells, words) = (image.dim(1)?, text.dim(1)?);
-        let own = seen.narrow(1, 0, cells)?;
-        let image = self.image.finish(image, &own, pass, &of_image)?;
-        let own = seen.narrow(1, cells, words)?;
-        let text = self.text.finish(text, &own, pass, &of_text)?;
+        let [seen_image, seen_text] = Qkv::attend_joint(streams, pass.rope, pass.mask)?;
+        let image = self.image.finish(image, &seen_image, pass, &of_image)?;
+        let text = self.text.finish(text, &seen_text, pass, &of_text)?;
         Ok((image, text))
     }
 }
 
 pub(super) struct SingleBlock {
     modulation: Arc<Linear>,
-    first: Arc<Linear>,
-    second: Arc<Linear>,
-    norms: HeadNorms,
-    dim: usize,
+    layers: ParallelBlock,
 }
 
 impl SingleBlock {
     pub(super) fn new(weights: &Walk<'_>, config: &HunyuanConfig) -> Result<Self> {
-        let (dim, mlp) = (config.dim, config.mlp);
+        let dim = config.dim;
         Ok(Self {
             modulation: weights.linear("modulation.lin", 3 * dim, dim)?,
-            first: weights.linear("linear1", 3 * dim + mlp, dim)?,
-            second: weights.linear("linear2", dim, dim + mlp)?,
-            norms: HeadNorms::new(&weights.at("norm"), config)?,
-            dim,
+            layers: ParallelBlock::new(
+                weights,
+                ["linear1", "linear2"],
+                (dim, config.mlp),
+                heads(config, ["norm.query_norm.scale", "norm.key_norm.scale"]),
+                MlpJoin::GeluTanh,
+                true,
+            )?,
         })
     }
 
     pub(super) fn forward(&self, x: Tensor, pass: &BlockPass<'_>) -> Result<Tensor> {
         let level = Levels::<3>::new(&self.modulation, pass, true)?;
-        let inner = level.modulated(pass.norm, &x, (0, 1))?;
-        let (first, kind) = (&self.first, MlpJoin::GeluTanh);
-        let (joined, kind) = first.forward_beside(LayerInput::Rows(&inner), 3 * self.dim, kind)?;
-        drop(inner);
-        let qkv = pass.qkv(&[self.norms.part(&joined)], self.dim)?;
-        let beside = Beside::new(joined, 3 * self.dim, kind)?;
-        let seen = qkv.attend()?;
+        let seen = level.rows(pass.norm, &x, (0, 1), |rows| {
+            self.layers.attend(rows, pass.rope, pass.mask)
+        })?;
         if level.first.is_none() {
-            return Ok(beside.through(&self.second, &seen, x, &level.rest[2])?);
+            return seen.add_gated(x, &level.rest[2]);
         }
-        level.gated(&self.second, &beside.join(&seen)?, x, 2)
+        let (inner, layer) = seen.join()?;
+        level.add_gated(x, &inner, 2, |inner, x, gate| {
+            Ok(layer.forward_gated(inner, x, gate)?)
+        })
     }
 }

@@ -1,8 +1,6 @@
 //! The network and what goes into it.
 
-use std::sync::Arc;
-
-use fresco_tensor::nn::{LayerNorm, Linear, Mask, silu};
+use fresco_tensor::nn::{LayerNorm, Mask, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::blocks::{BlockPass, DoubleBlock, EPS, SingleBlock};
@@ -17,7 +15,7 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Embedder, PatchOrder, Rope, chunks, from_tokens, hide, hides, sinusoid, thousandfold, to_tokens,
+    AdaLn, Blocks, Embedder, PatchOrder, PictureTokens, Rope, hide, hides, sinusoid, thousandfold,
 };
 
 /// The guidance of a prompt that says none.
@@ -35,7 +33,7 @@ const PROMPT: u64 = 512;
 pub struct HunyuanNetwork {
     device: Device,
     config: HunyuanConfig,
-    cells: Arc<Linear>,
+    cells: PictureTokens,
     time: Embedder,
     next_time: Option<Embedder>,
     guidance: Option<Embedder>,
@@ -44,8 +42,7 @@ pub struct HunyuanNetwork {
     double: Vec<DoubleBlock>,
     single: Vec<SingleBlock>,
     norm: LayerNorm,
-    last_modulation: Arc<Linear>,
-    last: Arc<Linear>,
+    last_modulation: AdaLn<2>,
 }
 
 impl DiffusionNetwork for HunyuanNetwork {
@@ -79,27 +76,26 @@ impl DiffusionNetwork for HunyuanNetwork {
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            cells: weights.linear("img_in.proj", dim, config.channels)?,
+            cells: PictureTokens::new(
+                weights.linear("img_in.proj", dim, config.channels)?,
+                end.linear("linear", config.channels, dim)?,
+                1,
+                [PatchOrder::ChannelFirst; 2],
+            ),
             time: Embedder::new(&weights.at("time_in"), LAYERS, WAVES, dim, true)?,
             next_time: numbers("time_r_in", config.looks_ahead)?,
             guidance: numbers("guidance_in", config.guidance)?,
             text: TokenRefiner::new(&weights.at("txt_in"), config)?,
             letters: letters.transpose()?,
-            double: (0..config.double)
-                .map(|number| DoubleBlock::new(&double.at(number), config))
-                .collect::<Result<_>>()?,
-            single: (0..config.single)
-                .map(|number| SingleBlock::new(&single.at(number), config))
-                .collect::<Result<_>>()?,
+            double: double.each(config.double, |weights| DoubleBlock::new(weights, config))?,
+            single: single.each(config.single, |weights| SingleBlock::new(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: end.linear("adaLN_modulation.1", 2 * dim, dim)?,
-            last: end.linear("linear", config.channels, dim)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, true)?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
         let (hooks, conds, device) = (input.hooks, input.conds, &self.device);
-        let [_, _, rows, columns] = input.x.dims4()?;
         let Some(prompt) = conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
@@ -121,8 +117,7 @@ impl DiffusionNetwork for HunyuanNetwork {
             let letters = layer.forward(&letters.to(device)?)?;
             text = Tensor::cat(&[&text, &letters], 1)?;
         }
-        let tokens = to_tokens(input.x, 1, PatchOrder::ChannelFirst)?;
-        let mut image = self.cells.forward(&tokens.to(device)?)?;
+        let (image, places) = self.cells.enter(input.x, device)?;
         let (cells, words) = (image.dim(1)?, text.dim(1)?);
         let mask = hidden.map(|hidden| {
             joint_mask(&hidden, cells, words)?
@@ -130,6 +125,7 @@ impl DiffusionNetwork for HunyuanNetwork {
                 .map_err(ModelError::from)
         });
         let mask: Option<Tensor> = mask.transpose()?;
+        let [_, rows, columns] = places.grid;
         let rope = self.rope((rows, columns), words)?;
         let pass = BlockPass {
             signal: &signal,
@@ -137,29 +133,21 @@ impl DiffusionNetwork for HunyuanNetwork {
             rope: &rope,
             mask: mask.as_ref().map_or(Mask::None, Mask::Add),
             norm: &self.norm,
-            heads: self.config.heads,
         };
-        for (number, block) in self.double.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                (image, text) = block.forward(image, text, &pass)?;
-            }
-        }
-        let mut x = Tensor::cat(&[&image, &text], 1)?;
+        let heads = self.config.heads;
+        let blocks = |kind, count: usize| Blocks::new(kind, count, heads, places.grid, input);
+        let double = blocks(BlockKind::DOUBLE, self.double.len());
+        let (image, text) = double.run_pair((image, text), |number, image, text| {
+            self.double[number].forward(image, text, &pass)
+        })?;
+        let x = Tensor::cat(&[&image, &text], 1)?;
         drop((image, text));
-        for (number, block) in self.single.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::SINGLE, number) {
-                x = block.forward(x, &pass)?;
-            }
-        }
+        let single = blocks(BlockKind::SINGLE, self.single.len());
+        let x = single.run(x, |number, x| self.single[number].forward(x, &pass))?;
         let x = x.narrow(1, 0, cells)?;
-        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
-        let out = self
-            .last
-            .forward(&self.norm.modulated(&x, &shift, &scale)?)?;
-        let out = out.to(&Device::cpu())?;
-        from_tokens(&out, (rows, columns), 1, PatchOrder::ChannelFirst)
+        let [shift, scale] = self.last_modulation.forward(&signal)?;
+        let x = self.norm.modulated(&x, &shift, &scale)?;
+        self.cells.leave(&x, &places)
     }
 
     fn encode(config: &HunyuanConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {

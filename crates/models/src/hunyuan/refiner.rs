@@ -3,13 +3,16 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, attention, silu};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, silu};
 
 use super::config::HunyuanConfig;
 use crate::epilogue::then;
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::{Embedder, chunks, part};
+use crate::transformer::{
+    AdaLn, Attention, AttentionLayers, Embedder, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers,
+    Rotation,
+};
 
 const EPS: f32 = 1e-6;
 
@@ -19,40 +22,36 @@ pub(super) const WAVES: usize = 256;
 pub(super) const LAYERS: [&str; 2] = ["in_layer", "out_layer"];
 
 struct Block {
-    gates: Arc<Linear>,
+    gates: AdaLn<2>,
     norm: [Arc<LayerNorm>; 2],
-    qkv: Arc<Linear>,
-    proj: Arc<Linear>,
-    mlp: [Arc<Linear>; 2],
+    attention: Attention,
+    mlp: Mlp,
 }
 
 impl Block {
-    fn new(weights: &Walk<'_>, dim: usize) -> Result<Self> {
+    fn new(weights: &Walk<'_>, config: &HunyuanConfig) -> Result<Self> {
+        let dim = config.dim;
+        let heads = Heads::new(config.heads, dim / config.heads.max(1), HeadNorm::None);
+        let layers = AttentionLayers::new(QkvLayers::Joined("qkv"), "proj", dim, heads);
+        let mlp = MlpLayers::Plain(["0", "2"], Act::Silu);
         Ok(Self {
-            gates: weights.linear("adaLN_modulation.1", 2 * dim, dim)?,
+            gates: AdaLn::new(weights, "adaLN_modulation.1", dim, dim, true)?,
             norm: [
                 weights.layer_norm("norm1", dim, EPS)?,
                 weights.layer_norm("norm2", dim, EPS)?,
             ],
-            qkv: weights.linear("self_attn.qkv", 3 * dim, dim)?,
-            proj: weights.linear("self_attn.proj", dim, dim)?,
-            mlp: [
-                weights.linear("mlp.0", 4 * dim, dim)?,
-                weights.linear("mlp.2", dim, 4 * dim)?,
-            ],
+            attention: Attention::new(&weights.at("self_attn"), &layers)?,
+            mlp: Mlp::new(&weights.at("mlp"), mlp, (dim, 4 * dim), true)?,
         })
     }
 
-    fn forward(&self, x: Tensor, heads: usize, mask: Mask<'_>, signal: &Tensor) -> Result<Tensor> {
-        let [gate, gate2] = chunks(&self.gates.forward(signal)?)?;
-        let dim = x.dims3()?[2];
-        let qkv = self.qkv.forward(&self.norm[0].forward(&x)?)?;
-        let of = |which: usize| part(&qkv, which * dim, dim);
-        let seen = attention(&of(0)?, &of(1)?, &of(2)?, heads, mask, None)?;
-        let x = self.proj.forward_gated(&seen, x, &gate)?;
-        let inner = self.norm[1].forward(&x)?;
-        let inner = self.mlp[0].forward_with(&inner, then(Act::Silu))?;
-        Ok(self.mlp[1].forward_gated(&inner, x, &gate2)?)
+    fn forward(&self, x: Tensor, mask: Mask<'_>, signal: &Tensor) -> Result<Tensor> {
+        let [gate, gate2] = self.gates.forward(signal)?;
+        let qkv = self.attention.qkv(&self.norm[0].forward(&x)?)?;
+        let seen = qkv.attend(Rotation::NONE, mask)?;
+        let x = self.attention.add_gated(&seen, x, &gate)?;
+        let inner = self.mlp.inner(&self.norm[1].forward(&x)?)?;
+        self.mlp.add_gated(&inner, x, &gate2)
     }
 }
 
@@ -62,20 +61,18 @@ pub(super) struct TokenRefiner {
     time: Embedder,
     content: Embedder,
     blocks: Vec<Block>,
-    heads: usize,
 }
 
 impl TokenRefiner {
     pub(super) fn new(weights: &Walk<'_>, config: &HunyuanConfig) -> Result<Self> {
         let (dim, context) = (config.dim, config.context);
         let list = weights.at("individual_token_refiner").at("blocks");
-        let block = |number| Block::new(&list.at(number), dim);
+        let block = |number| Block::new(&list.at(number), config);
         Ok(Self {
             into: weights.linear("input_embedder", dim, context)?,
             time: Embedder::new(&weights.at("t_embedder"), LAYERS, WAVES, dim, true)?,
             content: Embedder::new(&weights.at("c_embedder"), LAYERS, context, dim, true)?,
             blocks: (0..config.refiners).map(block).collect::<Result<_>>()?,
-            heads: config.heads,
         })
     }
 
@@ -92,7 +89,7 @@ impl TokenRefiner {
         let signal = silu(&time.add(&self.content.forward(&mean)?)?);
         let mut x = self.into.forward(&prompt.to(&device)?)?;
         for block in &self.blocks {
-            x = block.forward(x, self.heads, mask, &signal)?;
+            x = block.forward(x, mask, &signal)?;
         }
         Ok(x)
     }

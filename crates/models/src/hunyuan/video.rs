@@ -20,8 +20,8 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::{Walk, WeightStore};
 use crate::transformer::{
-    Embedder, PatchOrder, Rope, Shapes, TokenGrid, hide, sinusoid, thousandfold, video_from_tokens,
-    video_to_tokens,
+    Blocks, Embedder, PatchOrder, Rope, Shapes, TokenGrid, hide, sinusoid, thousandfold,
+    video_from_tokens, video_to_tokens,
 };
 
 /// The shape of such a network.
@@ -204,12 +204,8 @@ impl DiffusionNetwork for HunyuanVideoNetwork {
             letters: letters.transpose()?,
             vision: vision.transpose()?,
             kinds: config.kinds.then(kinds).transpose()?,
-            double: (0..trunk.double)
-                .map(|number| DoubleBlock::new(&double.at(number), trunk))
-                .collect::<Result<_>>()?,
-            single: (0..trunk.single)
-                .map(|number| SingleBlock::new(&single.at(number), trunk))
-                .collect::<Result<_>>()?,
+            double: double.each(trunk.double, |weights| DoubleBlock::new(weights, trunk))?,
+            single: single.each(trunk.single, |weights| SingleBlock::new(weights, trunk))?,
             norm: LayerNorm::new(None, None, EPS)?,
             last_modulation: end.linear("adaLN_modulation.1", 2 * dim, dim)?,
             last: end.linear("linear", config.out_channels * cells, dim)?,
@@ -268,8 +264,9 @@ impl HunyuanVideoNetwork {
         conds: &CallConds,
         hooks: &Hooks,
     ) -> Result<Tensor> {
-        let &[_, _, _, h, w] = x.shape() else {
-            let reason = format!("{:?} is not the shape of a video", x.shape());
+        let original = x.shape();
+        let &[_, _, _, h, w] = original else {
+            let reason = format!("{original:?} is not the shape of a video");
             return Err(ModelError::invalid("latent", reason));
         };
         let (device, trunk) = (&self.device, &self.config.trunk);
@@ -306,25 +303,18 @@ impl HunyuanVideoNetwork {
             rope: &rope,
             mask: mask.as_ref().map_or(Mask::None, Mask::Add),
             norm: &self.norm,
-            heads: trunk.heads,
         };
-        let mut text = words.tokens;
-        for (number, block) in self.double.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                (image, text) = block.forward(image, text, &pass)?;
-            }
-        }
-        let mut x = image;
+        let at = (hooks, original);
+        let blocks = |kind, count: usize| Blocks::of(kind, count, trunk.heads, grid, at);
+        let double = blocks(BlockKind::DOUBLE, self.double.len());
+        let (mut x, text) = double.run_pair((image, words.tokens), |number, image, text| {
+            self.double[number].forward(image, text, &pass)
+        })?;
         if !self.single.is_empty() {
             x = Tensor::cat(&[&x, &text], 1)?;
             drop(text);
-            for (number, block) in self.single.iter().enumerate() {
-                hooks.check()?;
-                if !hooks.skips(BlockKind::SINGLE, number) {
-                    x = block.forward(x, &pass)?;
-                }
-            }
+            let single = blocks(BlockKind::SINGLE, self.single.len());
+            x = single.run(x, |number, x| self.single[number].forward(x, &pass))?;
         }
         let x = x.narrow(1, before, own)?;
         let level = Levels::<2>::new(&self.last_modulation, &pass, true)?;

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, LayerNorm, Linear, Mask, RmsNorm, activate, add_gated, attention, concat_channels, silu,
-};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, MlpJoin, silu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::Hunyuan3dConfig;
@@ -12,12 +10,14 @@ use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format::{self, LatentFormat};
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
-use crate::transformer::{Embedder, chunks, part};
+use crate::transformer::{
+    AdaLn, Attention, AttentionLayers, Blocks, Embedder, HeadNorm, Heads, Mlp, MlpLayers,
+    ParallelBlock, Qkv, QkvLayers, Rotation, TokenRows,
+};
 
 pub(super) const EPS: f32 = 1e-6;
 const WAVES: usize = 256;
@@ -44,70 +44,45 @@ fn waves(values: &[f32]) -> Result<Tensor> {
     Ok(Tensor::from_buffer([values.len(), WAVES], out)?)
 }
 
-/// Queries, keys and values from one layer, normed in heads.
-struct Heads {
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-    count: usize,
-}
-
-impl Heads {
-    fn new(weights: &Walk<'_>, config: &Hunyuan3dConfig) -> Result<Self> {
-        let head = config.dim / config.heads;
-        Ok(Self {
-            q_norm: weights.rms_norm("query_norm.scale", head, EPS)?,
-            k_norm: weights.rms_norm("key_norm.scale", head, EPS)?,
-            count: config.heads,
-        })
-    }
-
-    fn split(&self, qkv: &Tensor) -> Result<[Tensor; 3]> {
-        let [q, k, v] = chunks(qkv)?;
-        let normed = |x: &Tensor, norm: &RmsNorm| -> Result<Tensor> {
-            let [b, n, width] = x.dims3()?;
-            let each = x.reshape([b, n, self.count, width / self.count])?;
-            Ok(norm.forward(&each)?.reshape([b, n, width])?)
-        };
-        Ok([normed(&q, &self.q_norm)?, normed(&k, &self.k_norm)?, v])
-    }
+/// Heads whose queries and keys are normalised by weights of these names.
+fn heads<'a>(config: &Hunyuan3dConfig, norms: [&'a str; 2]) -> Heads<'a> {
+    let width = config.dim / config.heads;
+    Heads::new(config.heads, width, HeadNorm::Rms(norms, EPS))
 }
 
 /// One of the two streams of a block.
 struct Stream {
-    modulation: Arc<Linear>,
-    qkv: Arc<Linear>,
-    heads: Heads,
-    out: Arc<Linear>,
-    mlp: [Arc<Linear>; 2],
+    modulation: AdaLn<6>,
+    attention: Attention,
+    mlp: Mlp,
 }
 
 impl Stream {
     fn new(weights: &Walk<'_>, name: &str, config: &Hunyuan3dConfig) -> Result<Self> {
         let (dim, inner) = (config.dim, config.inner);
-        let look = weights.at(format!("{name}_attn"));
+        let heads = heads(config, ["norm.query_norm.scale", "norm.key_norm.scale"]);
+        let layers = AttentionLayers::new(QkvLayers::Joined("qkv"), "proj", dim, heads);
+        let mlp = MlpLayers::Plain(["0", "2"], Act::GeluTanh);
+        let level = format!("{name}_mod.lin");
         Ok(Self {
-            modulation: weights.linear(&format!("{name}_mod.lin"), 6 * dim, dim)?,
-            qkv: look.linear("qkv", 3 * dim, dim)?,
-            heads: Heads::new(&look.at("norm"), config)?,
-            out: look.linear("proj", dim, dim)?,
-            mlp: [
-                weights.linear(&format!("{name}_mlp.0"), inner, dim)?,
-                weights.linear(&format!("{name}_mlp.2"), dim, inner)?,
-            ],
+            modulation: AdaLn::new(weights, &level, dim, dim, true)?,
+            attention: Attention::new(&weights.at(format!("{name}_attn")), &layers)?,
+            mlp: Mlp::new(&weights.at(format!("{name}_mlp")), mlp, (dim, inner), true)?,
         })
     }
 
     fn finish(
         &self,
         norm: &LayerNorm,
-        x: &Tensor,
+        x: Tensor,
         seen: &Tensor,
-        parts: &[Tensor; 6],
+        [_, _, gate, shift, scale, last_gate]: &[Tensor; 6],
     ) -> Result<Tensor> {
-        let x = add_gated(x.clone(), &parts[2], &self.out.forward(seen)?)?;
-        let input = norm.modulated(&x, &parts[3], &parts[4])?;
-        let inner = self.mlp[0].forward_with(&input, then(Act::GeluTanh))?;
-        Ok(add_gated(x, &parts[5], &self.mlp[1].forward(&inner)?)?)
+        let x = self.attention.add_gated(seen, x, gate)?;
+        let inner = self
+            .mlp
+            .inner(TokenRows::modulated(norm, &x, shift, scale))?;
+        self.mlp.add_gated(&inner, x, last_gate)
     }
 }
 
@@ -117,10 +92,8 @@ struct Double {
 }
 
 struct Single {
-    modulation: Arc<Linear>,
-    first: Arc<Linear>,
-    heads: Heads,
-    second: Arc<Linear>,
+    modulation: AdaLn<3>,
+    layers: ParallelBlock,
 }
 
 pub struct Hunyuan3dNetwork {
@@ -133,7 +106,7 @@ pub struct Hunyuan3dNetwork {
     doubles: Vec<Double>,
     singles: Vec<Single>,
     norm: LayerNorm,
-    last_modulation: Arc<Linear>,
+    last_modulation: AdaLn<2>,
     last: Arc<Linear>,
 }
 
@@ -154,6 +127,7 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
     fn new(weights: &Walk<'_>, config: &Hunyuan3dConfig) -> Result<Self> {
         let (dim, inner) = (config.dim, config.inner);
         let names = ["in_layer", "out_layer"];
+        let end = weights.at("final_layer");
         let embedder = |name: &str| Embedder::new(&weights.at(name), names, WAVES, dim, true);
         let double = |number: usize| -> Result<Double> {
             let at = weights.at("double_blocks").at(number);
@@ -165,10 +139,15 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
         let single = |number: usize| -> Result<Single> {
             let at = weights.at("single_blocks").at(number);
             Ok(Single {
-                modulation: at.linear("modulation.lin", 3 * dim, dim)?,
-                first: at.linear("linear1", 3 * dim + inner, dim)?,
-                heads: Heads::new(&at.at("norm"), config)?,
-                second: at.linear("linear2", dim, dim + inner)?,
+                modulation: AdaLn::new(&at, "modulation.lin", dim, dim, true)?,
+                layers: ParallelBlock::new(
+                    &at,
+                    ["linear1", "linear2"],
+                    (dim, inner),
+                    heads(config, ["norm.query_norm.scale", "norm.key_norm.scale"]),
+                    MlpJoin::GeluTanh,
+                    true,
+                )?,
             })
         };
         Ok(Self {
@@ -181,13 +160,13 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
             doubles: (0..config.doubles).map(double).collect::<Result<_>>()?,
             singles: (0..config.singles).map(single).collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: weights.linear("final_layer.adaLN_modulation.1", 2 * dim, dim)?,
-            last: weights.linear("final_layer.linear", config.channels, dim)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, true)?,
+            last: end.linear("linear", config.channels, dim)?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, device) = (input.hooks, &self.device);
+        let device = &self.device;
         let [_, _, count] = input.x.dims3()?;
         let Some(context) = input.conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("picture", "this model needs one"));
@@ -204,26 +183,26 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
             signal = signal.add(&embedder.forward(&guidance)?)?;
         }
         let signal = silu(&signal);
-        let mut x = self
+        let x = self
             .latent
             .forward(&input.x.permute(&[0, 2, 1])?.to(device)?)?;
-        let mut prompt = self.prompt.forward(&context.to(device)?)?;
-        for (number, block) in self.doubles.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                (x, prompt) = self.double(block, &x, &prompt, &signal)?;
-            }
-        }
+        let prompt = self.prompt.forward(&context.to(device)?)?;
+        let blocks = |kind, blocks: usize| {
+            Blocks::new(kind, blocks, self.config.heads, [1, 1, count], input)
+        };
+        let doubles = blocks(BlockKind::DOUBLE, self.doubles.len());
+        let (x, prompt) = doubles.run_pair((x, prompt), |number, x, prompt| {
+            self.double(&self.doubles[number], (x, prompt), &signal)
+        })?;
         let first = prompt.dim(1)?;
-        let mut all = Tensor::cat(&[&prompt, &x], 1)?;
-        for (number, block) in self.singles.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::SINGLE, number) {
-                all = self.single(block, all, &signal)?;
-            }
-        }
+        let all = Tensor::cat(&[&prompt, &x], 1)?;
+        drop((prompt, x));
+        let singles = blocks(BlockKind::SINGLE, self.singles.len());
+        let all = singles.run(all, |number, all| {
+            self.single(&self.singles[number], all, &signal)
+        })?;
         let x = all.narrow(1, first, count)?;
-        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let [shift, scale] = self.last_modulation.forward(&signal)?;
         let out = self
             .last
             .forward(&self.norm.modulated(&x, &shift, &scale)?)?;
@@ -248,42 +227,31 @@ impl Hunyuan3dNetwork {
     fn double(
         &self,
         block: &Double,
-        x: &Tensor,
-        prompt: &Tensor,
+        (x, prompt): (Tensor, Tensor),
         signal: &Tensor,
     ) -> Result<(Tensor, Tensor)> {
-        let heads = self.config.heads;
-        let start = |stream: &Stream, x: &Tensor| -> Result<([Tensor; 6], [Tensor; 3])> {
-            let parts: [Tensor; 6] = chunks(&stream.modulation.forward(signal)?)?;
-            let input = self.norm.modulated(x, &parts[0], &parts[1])?;
-            let qkv = stream.heads.split(&stream.qkv.forward(&input)?)?;
-            Ok((parts, qkv))
-        };
-        let (prompt_parts, prompt_qkv) = start(&block.prompt, prompt)?;
-        let (parts, qkv) = start(&block.latent, x)?;
-        let join = |i: usize| Tensor::cat(&[&prompt_qkv[i], &qkv[i]], 1);
-        let (q, k, v) = (join(0)?, join(1)?, join(2)?);
-        let seen = attention(&q, &k, &v, heads, Mask::None, None)?;
-        let (first, count) = (prompt.dim(1)?, x.dim(1)?);
-        let own = seen.narrow(1, first, count)?;
-        let x = block.latent.finish(&self.norm, x, &own, &parts)?;
-        let own = seen.narrow(1, 0, first)?;
-        let prompt = block
-            .prompt
-            .finish(&self.norm, prompt, &own, &prompt_parts)?;
-        Ok((x, prompt))
+        let (of_prompt, of_latent) = (&block.prompt, &block.latent);
+        let prompt_parts = of_prompt.modulation.forward(signal)?;
+        let parts = of_latent.modulation.forward(signal)?;
+        let (first, [shift, scale, ..]) = (&prompt_parts, &parts);
+        let words = TokenRows::modulated(&self.norm, &prompt, &first[0], &first[1]);
+        let cells = TokenRows::modulated(&self.norm, &x, shift, scale);
+        let streams = [
+            of_prompt.attention.qkv(words)?,
+            of_latent.attention.qkv(cells)?,
+        ];
+        let [words, cells] = Qkv::attend_joint(streams, Rotation::NONE, Mask::None)?;
+        Ok((
+            of_latent.finish(&self.norm, x, &cells, &parts)?,
+            of_prompt.finish(&self.norm, prompt, &words, &prompt_parts)?,
+        ))
     }
 
     fn single(&self, block: &Single, x: Tensor, signal: &Tensor) -> Result<Tensor> {
-        let (dim, heads) = (self.config.dim, self.config.heads);
-        let [shift, scale, gate] = chunks(&block.modulation.forward(signal)?)?;
-        let input = self.norm.modulated(&x, &shift, &scale)?;
-        let all = block.first.forward(&input)?;
-        let [q, k, v] = block.heads.split(&part(&all, 0, 3 * dim)?)?;
-        let inner = activate(part(&all, 3 * dim, self.config.inner)?, Act::GeluTanh);
-        let seen = attention(&q, &k, &v, heads, Mask::None, None)?;
-        let made = block.second.forward(&concat_channels(&[&seen, &inner])?)?;
-        Ok(add_gated(x, &gate, &made)?)
+        let [shift, scale, gate] = block.modulation.forward(signal)?;
+        let rows = TokenRows::modulated(&self.norm, &x, &shift, &scale);
+        let seen = block.layers.attend(rows, Rotation::NONE, Mask::None)?;
+        seen.add_gated(x, &gate)
     }
 }
 

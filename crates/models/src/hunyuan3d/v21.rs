@@ -1,114 +1,59 @@
 //! Version 2.1: one stream that looks at the picture, with shortcuts from its first half to its second, whose last blocks
 //! choose among experts.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, LayerNorm, Linear, Mask, RmsNorm, attention, concat_channels, softmax_last,
-};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, concat_channels};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::Hunyuan3d21Config;
 use super::streams::{EPS, bytes, picture_conds, solid_facts};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};
-use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::store::Walk;
-use crate::transformer::{ExpertPlan, part, sinusoid};
+use crate::transformer::{
+    Attention, AttentionLayers, Bias, Blocks, Experts, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers,
+    Rotation, part, sinusoid,
+};
 
-struct Attention {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-    out: Arc<Linear>,
-    heads: usize,
+/// Of tokens that look at others of width `source`.
+fn attention(weights: &Walk<'_>, config: &Hunyuan3d21Config, source: usize) -> Result<Attention> {
+    let (dim, norm) = (config.dim, ["q_norm.weight", "k_norm.weight"]);
+    let heads = Heads::new(config.heads, dim / config.heads, HeadNorm::Rms(norm, EPS));
+    let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
+    let layers = AttentionLayers {
+        source,
+        bias: Bias::Out,
+        ..AttentionLayers::new(qkv, "out_proj", dim, heads)
+    };
+    Attention::new(weights, &layers)
 }
 
-impl Attention {
-    fn new(weights: &Walk<'_>, config: &Hunyuan3d21Config, source: usize) -> Result<Self> {
-        let (dim, head) = (config.dim, config.dim / config.heads);
-        Ok(Self {
-            q: weights.matrix("to_q", dim, dim)?,
-            k: weights.matrix("to_k", dim, source)?,
-            v: weights.matrix("to_v", dim, source)?,
-            q_norm: weights.rms_norm("q_norm.weight", head, EPS)?,
-            k_norm: weights.rms_norm("k_norm.weight", head, EPS)?,
-            out: weights.linear("out_proj", dim, dim)?,
-            heads: config.heads,
-        })
+/// Parts that lie behind each other cut anew into heads, each of which has its parts side by side; that is how the
+/// network was trained.
+fn recut<const N: usize>(parts: [Tensor; N], heads: usize) -> Result<[Tensor; N]> {
+    let [b, n, dim] = parts[0].dims3()?;
+    let d = dim / heads;
+    let all = concat_channels(&parts.each_ref())?;
+    let all = all.reshape([b, n, heads, N * d])?;
+    let mut out = parts;
+    for (i, to) in out.iter_mut().enumerate() {
+        *to = part(&all, i * d, d)?.reshape([b, n, dim])?;
     }
-
-    /// Parts that lie behind each other cut anew into heads, each of which has its parts side by side; that is how the
-    /// network was trained.
-    fn recut<const N: usize>(&self, parts: [Tensor; N]) -> Result<[Tensor; N]> {
-        let [b, n, dim] = parts[0].dims3()?;
-        let d = dim / self.heads;
-        let all = concat_channels(&parts.each_ref())?;
-        let all = all.reshape([b, n, self.heads, N * d])?;
-        let mut out = parts;
-        for (i, to) in out.iter_mut().enumerate() {
-            *to = part(&all, i * d, d)?.reshape([b, n, dim])?;
-        }
-        Ok(out)
-    }
-
-    fn normed(&self, x: &Tensor, norm: &RmsNorm) -> Result<Tensor> {
-        let [b, n, dim] = x.dims3()?;
-        let each = x.reshape([b, n, self.heads, dim / self.heads])?;
-        Ok(norm.forward(&each)?.reshape([b, n, dim])?)
-    }
-
-    fn look(&self, q: &Tensor, k: &Tensor, v: &Tensor, x: &Tensor) -> Result<Tensor> {
-        let (q, k) = (self.normed(q, &self.q_norm)?, self.normed(k, &self.k_norm)?);
-        let seen = attention(&q, &k, v, self.heads, Mask::None, None)?;
-        Ok(self.out.forward_with(&seen, plus(x))?)
-    }
-
-    fn own(&self, input: &Tensor, x: &Tensor) -> Result<Tensor> {
-        let parts = [
-            self.q.forward(input)?,
-            self.k.forward(input)?,
-            self.v.forward(input)?,
-        ];
-        let [q, k, v] = self.recut(parts)?;
-        self.look(&q, &k, &v, x)
-    }
-
-    fn cross(&self, input: &Tensor, other: &Tensor, x: &Tensor) -> Result<Tensor> {
-        let [k, v] = self.recut([self.k.forward(other)?, self.v.forward(other)?])?;
-        self.look(&self.q.forward(input)?, &k, &v, x)
-    }
+    Ok(out)
 }
 
-struct FeedForward([Arc<Linear>; 2]);
-
-impl FeedForward {
-    fn new(weights: &Walk<'_>, names: [&str; 2], config: &Hunyuan3d21Config) -> Result<Self> {
-        let (dim, inner) = (config.dim, config.inner);
-        Ok(Self([
-            weights.linear(names[0], inner, dim)?,
-            weights.linear(names[1], dim, inner)?,
-        ]))
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let inner = self.0[0].forward_with(x, then(Act::Gelu))?;
-        Ok(self.0[1].forward(&inner)?)
-    }
+fn feed_forward(weights: &Walk<'_>, names: [&str; 2], config: &Hunyuan3d21Config) -> Result<Mlp> {
+    let layers = MlpLayers::Plain(names, Act::Gelu);
+    Mlp::new(weights, layers, (config.dim, config.inner), true)
 }
 
 enum Feed {
-    Plain(FeedForward),
-    Experts {
-        scores: Arc<Linear>,
-        shared: FeedForward,
-        list: Vec<FeedForward>,
-        asked: usize,
-    },
+    Plain(Mlp),
+    Experts(Experts),
 }
 
 const EXPERT: [&str; 2] = ["net.0.proj", "net.2"];
@@ -116,46 +61,25 @@ const EXPERT: [&str; 2] = ["net.0.proj", "net.2"];
 impl Feed {
     fn new(weights: &Walk<'_>, config: &Hunyuan3d21Config, number: usize) -> Result<Self> {
         if number < config.first_experts {
-            let plain = FeedForward::new(&weights.at("mlp"), ["fc1", "fc2"], config)?;
+            let plain = feed_forward(&weights.at("mlp"), ["fc1", "fc2"], config)?;
             return Ok(Self::Plain(plain));
         }
         let at = weights.at("moe");
-        let expert = |i: usize| FeedForward::new(&at.at("experts").at(i), EXPERT, config);
-        Ok(Self::Experts {
+        let expert = |i: usize| feed_forward(&at.at("experts").at(i), EXPERT, config);
+        Ok(Self::Experts(Experts {
             scores: at.matrix("gate", config.experts, config.dim)?,
-            shared: FeedForward::new(&at.at("shared_experts"), EXPERT, config)?,
+            shared: feed_forward(&at.at("shared_experts"), EXPERT, config)?,
             list: (0..config.experts).map(expert).collect::<Result<_>>()?,
-            asked: config.asked.min(config.experts),
-        })
+            asked: config.asked,
+        }))
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let (scores, shared, list, asked) = match self {
-            Self::Plain(feed) => return feed.forward(x),
-            Self::Experts {
-                scores,
-                shared,
-                list,
-                asked,
-            } => (scores, shared, list, *asked),
-        };
-        let [b, n, dim] = x.dims3()?;
-        let rows = x.reshape([b * n, dim])?;
-        let scores = softmax_last(&scores.forward(&rows)?)?;
-        let plan = ExpertPlan::new(&scores.to(&Device::cpu())?, asked);
-        let mut made = Vec::with_capacity(list.len());
-        for (expert, own) in list.iter().zip(&plan.rows) {
-            if !own.is_empty() {
-                made.push(expert.forward(&rows.index_select(0, own)?)?);
-            }
+    /// `x` plus what is made of the rows.
+    fn add(&self, rows: &Tensor, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Plain(feed) => feed.add(&feed.inner(rows)?, x),
+            Self::Experts(experts) => Ok(x.add(&experts.forward(rows)?)?),
         }
-        let made = Tensor::cat(&made.iter().collect::<Vec<_>>(), 0)?;
-        let mut out = shared.forward(&rows)?;
-        for (places, weights) in plan.places.iter().zip(plan.weights) {
-            let weights = Tensor::from_vec([b * n, 1], weights)?.to(&rows.device())?;
-            out = out.add(&made.index_select(0, places)?.mul(&weights)?)?;
-        }
-        Ok(out.reshape([b, n, dim])?)
     }
 }
 
@@ -166,6 +90,7 @@ struct Block {
     own: Attention,
     cross: Attention,
     feed: Feed,
+    heads: usize,
 }
 
 impl Block {
@@ -180,9 +105,10 @@ impl Block {
         Ok(Self {
             skip: skips.then(skip).transpose()?,
             norms: [norm("norm1")?, norm("norm2")?, norm("norm3")?],
-            own: Attention::new(&weights.at("attn1"), config, dim)?,
-            cross: Attention::new(&weights.at("attn2"), config, config.context)?,
+            own: attention(&weights.at("attn1"), config, dim)?,
+            cross: attention(&weights.at("attn2"), config, config.context)?,
             feed: Feed::new(weights, config, number)?,
+            heads: config.heads,
         })
     }
 
@@ -191,9 +117,18 @@ impl Block {
         if let (Some((linear, norm)), Some(skipped)) = (&self.skip, skipped) {
             x = norm.forward(&linear.forward(&concat_channels(&[skipped, &x])?)?)?;
         }
-        let x = self.own.own(&self.norms[0].forward(&x)?, &x)?;
-        let x = self.cross.cross(&self.norms[1].forward(&x)?, picture, &x)?;
-        Ok(x.add(&self.feed.forward(&self.norms[2].forward(&x)?)?)?)
+        let qkv = self.own.qkv(&self.norms[0].forward(&x)?)?;
+        let qkv = qkv.map(|qkv| recut(qkv, self.heads))?;
+        let x = self.own.add(&qkv.attend(Rotation::NONE, Mask::None)?, &x)?;
+        let qkv = self.cross.qkv_to(&self.norms[1].forward(&x)?, picture)?;
+        let qkv = qkv.map(|[q, k, v]| {
+            let [k, v] = recut([k, v], self.heads)?;
+            Ok([q, k, v])
+        })?;
+        let x = self
+            .cross
+            .add(&qkv.attend(Rotation::NONE, Mask::None)?, &x)?;
+        self.feed.add(&self.norms[2].forward(&x)?, &x)
     }
 }
 
@@ -201,7 +136,7 @@ pub struct Hunyuan3d21Network {
     device: Device,
     config: Hunyuan3d21Config,
     latent: Arc<Linear>,
-    time: [Arc<Linear>; 2],
+    time: Mlp,
     blocks: Vec<Block>,
     norm: Arc<LayerNorm>,
     last: Arc<Linear>,
@@ -227,10 +162,12 @@ impl DiffusionNetwork for Hunyuan3d21Network {
             device: weights.device(),
             config: config.clone(),
             latent: weights.linear("x_embedder", dim, config.channels)?,
-            time: [
-                weights.linear("t_embedder.mlp.0", inner, dim)?,
-                weights.linear("t_embedder.mlp.2", dim, inner)?,
-            ],
+            time: Mlp::new(
+                &weights.at("t_embedder"),
+                MlpLayers::Plain(["mlp.0", "mlp.2"], Act::Gelu),
+                (dim, inner),
+                true,
+            )?,
             blocks: (0..config.depth)
                 .map(|number| Block::new(&list.at(number), config, number))
                 .collect::<Result<_>>()?,
@@ -240,7 +177,7 @@ impl DiffusionNetwork for Hunyuan3d21Network {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, device, dim) = (input.hooks, &self.device, self.config.dim);
+        let (device, dim) = (&self.device, self.config.dim);
         let [b, _, count] = input.x.dims3()?;
         let Some(context) = input.conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("picture", "this model needs one"));
@@ -251,23 +188,33 @@ impl DiffusionNetwork for Hunyuan3d21Network {
         let waves = sinusoid(&times, dim)?;
         let half = dim / 2;
         let waves = concat_channels(&[&part(&waves, half, half)?, &part(&waves, 0, half)?])?;
-        let inner = self.time[0].forward_with(&waves.to(device)?, then(Act::Gelu))?;
-        let token = self.time[1].forward(&inner)?.reshape([b, 1, dim])?;
+        let token = self.time.forward(&waves.to(device)?)?;
+        let token = token.reshape([b, 1, dim])?;
         let x = self
             .latent
             .forward(&input.x.permute(&[0, 2, 1])?.to(device)?)?;
-        let mut x = Tensor::cat(&[&token, &x], 1)?;
-        let (half, mut kept) = (self.config.depth / 2, Vec::new());
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            let skipped = if number > half { kept.pop() } else { None };
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = block.forward(x, &picture, skipped.as_ref())?;
-            }
-            if number < half {
-                kept.push(x.clone());
-            }
-        }
+        let x = Tensor::cat(&[&token, &x], 1)?;
+        let half = self.config.depth / 2;
+        // What comes back to the second half from the first: the last kept first.
+        let kept: RefCell<Vec<Option<Tensor>>> = RefCell::new(vec![None; half]);
+        let (kind, blocks) = (BlockKind::DOUBLE, self.blocks.len());
+        let size = [1, 1, count + 1];
+        let blocks = Blocks::new(kind, blocks, self.config.heads, size, input);
+        let (x, _) = blocks.run_pair_then(
+            (x, picture),
+            |number, x, picture| {
+                let back = (2 * half).checked_sub(number).filter(|back| *back < half);
+                let skipped = back.and_then(|back| kept.borrow_mut()[back].take());
+                let x = self.blocks[number].forward(x, &picture, skipped.as_ref())?;
+                Ok((x, picture))
+            },
+            |number, x| {
+                if number < half {
+                    kept.borrow_mut()[number] = Some(x.clone());
+                }
+                Ok(x)
+            },
+        )?;
         let x = self.norm.forward(&x)?.narrow(1, 1, count)?;
         let out = self.last.forward(&x)?.to(&Device::cpu())?;
         Ok(out.permute(&[0, 2, 1])?.mul_scalar(-1.0))

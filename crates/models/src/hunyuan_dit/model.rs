@@ -1,8 +1,9 @@
 //! The network and what goes into it.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Conv2d, Embedding, LayerNorm, Linear, silu};
+use fresco_tensor::nn::{Act, Embedding, LayerNorm, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::blocks::{Block, BlockPass, EPS};
@@ -12,14 +13,13 @@ use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::{ModelSampling, Prediction};
 use crate::store::Walk;
 use crate::transformer::{
-    Embedder, PatchOrder, Rope, chunks, circular_pad, from_tokens, patch_conv, sinusoid,
-    spread_tokens,
+    AdaLn, Blocks, Mlp, MlpLayers, PatchOrder, PictureTokens, Rope, TimeEmbed, TokenGrid,
+    patch_conv, sinusoid,
 };
 
 /// What a conditioning calls T5's vectors and which of them count.
@@ -42,13 +42,12 @@ pub struct HunyuanDitNetwork {
     words: Words,
     pooler: Pooler,
     style: Option<Arc<Embedding>>,
-    cells: Arc<Conv2d>,
-    time: Embedder,
-    extra: [Arc<Linear>; 2],
+    cells: PictureTokens,
+    time: TimeEmbed,
+    extra: Mlp,
     blocks: Vec<Block>,
     norm: LayerNorm,
-    last_modulation: Arc<Linear>,
-    last: Arc<Linear>,
+    last_modulation: AdaLn<2>,
 }
 
 impl DiffusionNetwork for HunyuanDitNetwork {
@@ -91,58 +90,68 @@ impl DiffusionNetwork for HunyuanDitNetwork {
                 .style
                 .then(|| weights.embedding("style_embedder", 1, dim))
                 .transpose()?,
-            cells: patch_conv(weights, "x_embedder.proj", dim, config.channels, PATCH)?,
-            time: Embedder::new(&time, ["mlp.0", "mlp.2"], WAVES, dim, true)?,
-            extra: [
-                weights.linear("extra_embedder.0", config.extra, told)?,
-                weights.linear("extra_embedder.2", dim, config.extra)?,
-            ],
+            cells: PictureTokens::convolved(
+                patch_conv(weights, "x_embedder.proj", dim, config.channels, PATCH)?,
+                end.linear("linear", config.out_channels * PATCH * PATCH, dim)?,
+                PATCH,
+                PatchOrder::ChannelLast,
+            ),
+            time: TimeEmbed::new(&time, ["mlp.0", "mlp.2"], WAVES, dim)?,
+            extra: Mlp::between(
+                &weights.at("extra_embedder"),
+                MlpLayers::Plain(["0", "2"], Act::Silu),
+                [told, config.extra, dim],
+                true,
+            )?,
             blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: end.linear("adaLN_modulation.1", 2 * dim, dim)?,
-            last: end.linear("linear", config.out_channels * PATCH * PATCH, dim)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, true)?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, device, conds) = (input.hooks, &self.device, input.conds);
-        let [_, channels, height, width] = input.x.dims4()?;
+        let (config, device, conds) = (&self.config, &self.device, input.conds);
+        let [_, channels, ..] = input.x.dims4()?;
         let (Some(first), Some(second)) = (conds.tensor("c_crossattn"), conds.tensor(SECOND))
         else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
-        let padded = circular_pad(input.x, PATCH)?.to(device)?;
-        let (mut x, grid) = spread_tokens(&self.cells, &padded)?;
-        drop(padded);
+        let (x, places) = self.cells.enter(input.x, device)?;
         let (first, second) = (first.to(device)?, second.to(device)?);
         let masks = [conds.tensor("attention_mask"), conds.tensor(SECOND_MASK)];
         let text = self.words.forward([&first, &second], masks)?;
         let signal = silu(&self.signal(input, &second)?);
-        let rope = rope(grid, self.config.dim / self.config.heads)?.to(device)?;
+        let rope = rope(places.grid, config.dim / config.heads)?.to(device)?;
         let pass = BlockPass {
-            text: &text,
             signal: &signal,
             rope: &rope,
         };
-        let mut kept: Vec<Tensor> = Vec::new();
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            let late = number >= self.config.skips_from();
-            let skip = if late { kept.pop() } else { None };
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = block.forward(x, skip.as_ref(), &pass)?;
-            }
-            if number + 1 < self.config.blocks / 2 {
-                kept.push(x.clone());
-            }
-        }
-        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let (kind, count) = (BlockKind::DOUBLE, self.blocks.len());
+        let blocks = Blocks::new(kind, count, config.heads, places.grid, input);
+        // What comes back to the last blocks from the first ones: the last kept first.
+        let (half, from) = (count / 2, config.skips_from());
+        let kept: RefCell<Vec<Option<Tensor>>> = RefCell::new(vec![None; half]);
+        let (x, _) = blocks.run_pair_then(
+            (x, text),
+            |number, x, text| {
+                let back = (half + from).checked_sub(number + 2);
+                let back = back.filter(|_| number >= from);
+                let skip = back.and_then(|back| kept.borrow_mut()[back].take());
+                let x = self.blocks[number].forward(x, &text, skip.as_ref(), &pass)?;
+                Ok((x, text))
+            },
+            |number, x| {
+                if number + 1 < half {
+                    kept.borrow_mut()[number] = Some(x.clone());
+                }
+                Ok(x)
+            },
+        )?;
+        let [shift, scale] = self.last_modulation.forward(&signal)?;
         let x = self.norm.modulated(&x, &shift, &scale)?;
-        let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
+        let out = self.cells.leave(&x, &places)?;
         // The other channels are how sure it is, which no sampler asks for.
-        let out = out.narrow(1, 0, channels.min(out.dim(1)?))?;
-        Ok(out.narrow(2, 0, height)?.narrow(3, 0, width)?)
+        Ok(out.narrow(1, 0, channels.min(out.dim(1)?))?)
     }
 
     fn encode(config: &HunyuanDitConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -194,8 +203,7 @@ impl HunyuanDitNetwork {
     /// The noise level, the prompt in one vector, and the size and the style of the picture where it is told them.
     fn signal(&self, input: &NetworkInput<'_>, second: &Tensor) -> Result<Tensor> {
         let (device, items) = (&self.device, input.timesteps.len());
-        let waves = sinusoid(input.timesteps, WAVES)?.to(device)?;
-        let time = self.time.forward(&waves)?;
+        let time = self.time.forward(input.timesteps, 1.0, device)?;
         let mut told = vec![self.pooler.forward(second)?];
         if self.config.size {
             let usual = [USUAL_SIZE as f32; 4].into_iter().chain([0.0; 2]);
@@ -213,14 +221,13 @@ impl HunyuanDitNetwork {
             told.push(style.lookup_on(&vec![0; items], device)?);
         }
         let told = Tensor::cat(&told.iter().collect::<Vec<_>>(), 1)?;
-        let inner = self.extra[0].forward_with(&told, then(Act::Silu))?;
-        Ok(time.add(&self.extra[1].forward(&inner)?)?)
+        Ok(time.add(&self.extra.forward(&told)?)?)
     }
 }
 
 /// Columns for the first half of a head, rows for the second. The longer side of a picture fills a grid of always the same
 /// size, the other lies in its middle.
-fn rope((rows, columns): (usize, usize), head: usize) -> Result<Rope> {
+fn rope([_, rows, columns]: TokenGrid, head: usize) -> Result<Rope> {
     let (tall, wide) = (rows as f64, columns as f64);
     let (down, across) = if tall > wide {
         (BASE, (BASE / tall * wide).round_ties_even())
@@ -246,7 +253,7 @@ mod tests {
 
     #[test]
     fn any_grid_has_positions() {
-        for grid in [(1, 1), (3, 5), (64, 2), (128, 128)] {
+        for grid in [[1, 1, 1], [1, 3, 5], [1, 64, 2], [1, 128, 128]] {
             assert!(rope(grid, 88).is_ok(), "{grid:?}");
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, add_gated, attention, silu};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, silu};
 use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
 use super::config::{KandinskyConfig, PATCH};
@@ -10,14 +10,14 @@ use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    PatchOrder, Rope, RopeScale, chunks, grid_positions, sinusoid, video_from_tokens,
-    video_to_tokens,
+    AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, PatchOrder,
+    PictureTokens, QkvLayers, Rope, RopeScale, Rotation, TimeEmbed, TokenRows, chunks,
+    grid_positions,
 };
 
 const EPS: f32 = 1e-5;
@@ -25,65 +25,13 @@ const EPS: f32 = 1e-5;
 /// Values of a token that a pass holds at its fullest, in widths of the network.
 const HELD: u64 = 14;
 
-struct Attention {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-    heads: usize,
-}
-
-impl Attention {
-    fn new(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
-        let (dim, head) = (config.dim, config.head());
-        Ok(Self {
-            q: weights.linear("to_query", dim, dim)?,
-            k: weights.linear("to_key", dim, dim)?,
-            v: weights.linear("to_value", dim, dim)?,
-            out: weights.linear("out_layer", dim, dim)?,
-            // The reference leaves it at the smallest difference that its numbers have.
-            q_norm: weights.rms_norm("query_norm.weight", head, f32::EPSILON)?,
-            k_norm: weights.rms_norm("key_norm.weight", head, f32::EPSILON)?,
-            heads: config.heads,
-        })
-    }
-
-    fn normed(&self, x: &Tensor, norm: &RmsNorm) -> Result<Tensor> {
-        let [b, n, dim] = x.dims3()?;
-        let heads = x.reshape([b, n, self.heads, dim / self.heads])?;
-        Ok(norm.forward(&heads)?.reshape([b, n, dim])?)
-    }
-
-    fn forward(&self, x: &Tensor, source: &Tensor, rope: Option<&Rope>) -> Result<Tensor> {
-        let mut q = self.normed(&self.q.forward(x)?, &self.q_norm)?;
-        let mut k = self.normed(&self.k.forward(source)?, &self.k_norm)?;
-        if let Some(rope) = rope {
-            q = rope.interleaved(&q, self.heads)?;
-            k = rope.interleaved(&k, self.heads)?;
-        }
-        let v = self.v.forward(source)?;
-        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
-        drop((q, k, v));
-        Ok(self.out.forward(&seen)?)
-    }
-}
-
-struct FeedForward([Arc<Linear>; 2]);
-
-impl FeedForward {
-    fn new(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
-        Ok(Self([
-            weights.matrix("in_layer", config.ffn, config.dim)?,
-            weights.matrix("out_layer", config.dim, config.ffn)?,
-        ]))
-    }
-
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let inner = self.0[0].forward_with(x, then(Act::Gelu))?;
-        Ok(self.0[1].forward(&inner)?)
-    }
+fn attention(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Attention> {
+    // The reference leaves it at the smallest difference that its numbers have.
+    let norm = HeadNorm::Rms(["query_norm.weight", "key_norm.weight"], f32::EPSILON);
+    let heads = Heads::new(config.heads, config.head(), norm);
+    let qkv = QkvLayers::Apart(["to_query", "to_key", "to_value"]);
+    let layers = AttentionLayers::new(qkv, "out_layer", config.dim, heads);
+    Attention::new(weights, &layers)
 }
 
 /// A block; those of a picture look at the prompt too.
@@ -91,27 +39,37 @@ struct Block {
     modulation: Arc<Linear>,
     self_attention: Attention,
     prompt_attention: Option<Attention>,
-    feed_forward: FeedForward,
+    feed_forward: Mlp,
 }
 
 impl Block {
     fn text(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
-        let modulation = "text_modulation.out_layer";
-        Ok(Self {
-            modulation: weights.linear(modulation, 6 * config.dim, config.time)?,
-            self_attention: Attention::new(&weights.at("self_attention"), config)?,
-            prompt_attention: None,
-            feed_forward: FeedForward::new(&weights.at("feed_forward"), config)?,
-        })
+        Self::new(weights, config, ("text_modulation.out_layer", 6), None)
     }
 
     fn picture(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
-        let modulation = "visual_modulation.out_layer";
+        let cross = attention(&weights.at("cross_attention"), config)?;
+        Self::new(
+            weights,
+            config,
+            ("visual_modulation.out_layer", 9),
+            Some(cross),
+        )
+    }
+
+    fn new(
+        weights: &Walk<'_>,
+        config: &KandinskyConfig,
+        (modulation, numbers): (&str, usize),
+        prompt_attention: Option<Attention>,
+    ) -> Result<Self> {
+        let (dim, ffn) = (config.dim, config.ffn);
+        let layers = MlpLayers::Plain(["in_layer", "out_layer"], Act::Gelu);
         Ok(Self {
-            modulation: weights.linear(modulation, 9 * config.dim, config.time)?,
-            self_attention: Attention::new(&weights.at("self_attention"), config)?,
-            prompt_attention: Some(Attention::new(&weights.at("cross_attention"), config)?),
-            feed_forward: FeedForward::new(&weights.at("feed_forward"), config)?,
+            modulation: weights.linear(modulation, numbers * dim, config.time)?,
+            self_attention: attention(&weights.at("self_attention"), config)?,
+            prompt_attention,
+            feed_forward: Mlp::new(&weights.at("feed_forward"), layers, (dim, ffn), false)?,
         })
     }
 
@@ -130,21 +88,21 @@ impl Block {
             chunks(&all.narrow(1, 3 * number * dim, 3 * dim)?)
         };
         let [shift, scale, gate] = part(0)?;
-        let input = norm.modulated(&x, &shift, &scale)?;
-        let seen = self.self_attention.forward(&input, &input, Some(rope))?;
-        let mut x = add_gated(x, &gate, &seen)?;
+        let input = TokenRows::modulated(norm, &x, &shift, &scale);
+        let seen = self.self_attention.qkv(input)?.attend(rope, Mask::None)?;
+        let mut x = self.self_attention.add_gated(&seen, x, &gate)?;
         let mut last = 1;
         if let (Some(attention), Some(prompt)) = (&self.prompt_attention, prompt) {
             let [shift, scale, gate] = part(1)?;
-            let input = norm.modulated(&x, &shift, &scale)?;
-            x = add_gated(x, &gate, &attention.forward(&input, prompt, None)?)?;
+            let qkv = attention.qkv_to(&norm.modulated(&x, &shift, &scale)?, prompt)?;
+            let seen = qkv.attend(Rotation::NONE, Mask::None)?;
+            x = attention.add_gated(&seen, x, &gate)?;
             last = 2;
         }
         let [shift, scale, gate] = part(last)?;
-        let made = self
-            .feed_forward
-            .forward(&norm.modulated(&x, &shift, &scale)?)?;
-        Ok(add_gated(x, &gate, &made)?)
+        let input = TokenRows::modulated(norm, &x, &shift, &scale);
+        let inner = self.feed_forward.inner(input)?;
+        self.feed_forward.add_gated(&inner, x, &gate)
     }
 }
 
@@ -176,17 +134,16 @@ fn beside(args: &EncodeArgs<'_>) -> Result<Tensor> {
 pub struct KandinskyNetwork {
     device: Device,
     config: KandinskyConfig,
-    time: [Arc<Linear>; 2],
+    time: TimeEmbed,
     pooled: Arc<Linear>,
     pooled_norm: Arc<LayerNorm>,
     text: Arc<Linear>,
     text_norm: Arc<LayerNorm>,
-    cells: Arc<Linear>,
+    cells: PictureTokens,
     text_blocks: Vec<Block>,
     blocks: Vec<Block>,
     norm: LayerNorm,
-    last_modulation: Arc<Linear>,
-    last: Arc<Linear>,
+    last_modulation: AdaLn<2>,
 }
 
 impl DiffusionNetwork for KandinskyNetwork {
@@ -218,31 +175,34 @@ impl DiffusionNetwork for KandinskyNetwork {
         let text = weights.at("text_transformer_blocks");
         let picture = weights.at("visual_transformer_blocks");
         let pooled = weights.at("pooled_text_embeddings");
+        let end = weights.at("out_layer");
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            time: [
-                weights.linear("time_embeddings.in_layer", time, dim)?,
-                weights.linear("time_embeddings.out_layer", time, time)?,
-            ],
+            time: TimeEmbed::new(
+                &weights.at("time_embeddings"),
+                ["in_layer", "out_layer"],
+                dim,
+                time,
+            )?,
             pooled: pooled.linear("in_layer", time, config.pooled)?,
             pooled_norm: pooled.layer_norm("norm", time, EPS)?,
             text: weights.linear("text_embeddings.in_layer", dim, config.context)?,
             text_norm: weights.layer_norm("text_embeddings.norm", dim, EPS)?,
-            cells: weights.linear(
-                "visual_embeddings.in_layer",
-                dim,
-                config.in_channels * cells,
-            )?,
-            text_blocks: (0..config.text_blocks)
-                .map(|number| Block::text(&text.at(number), config))
-                .collect::<Result<_>>()?,
-            blocks: (0..config.blocks)
-                .map(|number| Block::picture(&picture.at(number), config))
-                .collect::<Result<_>>()?,
+            cells: PictureTokens::new(
+                weights.linear(
+                    "visual_embeddings.in_layer",
+                    dim,
+                    config.in_channels * cells,
+                )?,
+                end.linear("out_layer", config.channels * cells, dim)?,
+                PATCH,
+                [PatchOrder::ChannelLast, PatchOrder::ChannelFirst],
+            ),
+            text_blocks: text.each(config.text_blocks, |weights| Block::text(weights, config))?,
+            blocks: picture.each(config.blocks, |weights| Block::picture(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: weights.linear("out_layer.modulation.out_layer", 2 * dim, time)?,
-            last: weights.linear("out_layer.out_layer", config.channels * cells, dim)?,
+            last_modulation: AdaLn::new(&end, "modulation.out_layer", dim, time, true)?,
         })
     }
 
@@ -288,9 +248,9 @@ impl DiffusionNetwork for KandinskyNetwork {
             hooks.check()?;
             text = block.forward(&self.norm, text, None, &line, &signal)?;
         }
-        let (tokens, grid) = video_to_tokens(&film, PATCH, PatchOrder::ChannelLast)?;
+        let (x, places) = self.cells.enter(&film, device)?;
         drop(film);
-        let mut x = self.cells.forward(&tokens.to(device)?)?;
+        let grid = places.grid;
         let apart = config.closeness(height * width);
         let mut positions: Vec<[f64; 3]> = Vec::with_capacity(grid.iter().product());
         for frame in 0..grid[0] {
@@ -302,16 +262,16 @@ impl DiffusionNetwork for KandinskyNetwork {
         }
         let rope = Rope::new(positions.as_flattened(), &config.axes, config.theta)?;
         let rope = rope.to(device)?;
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = block.forward(&self.norm, x, Some(&text), &rope, &signal)?;
-            }
-        }
-        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let (kind, count) = (BlockKind::DOUBLE, self.blocks.len());
+        let blocks = Blocks::new(kind, count, config.heads, grid, input);
+        let (x, _) = blocks.run_pair((x, text), |number, x, text| {
+            let block = &self.blocks[number];
+            let x = block.forward(&self.norm, x, Some(&text), &rope, &signal)?;
+            Ok((x, text))
+        })?;
+        let [shift, scale] = self.last_modulation.forward(&signal)?;
         let x = self.norm.modulated(&x, &shift, &scale)?;
-        let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let out = video_from_tokens(&out, grid, PATCH, PatchOrder::ChannelFirst, (height, width))?;
+        let out = self.cells.leave(&x, &places)?;
         Ok(if still { out.squeeze(2)? } else { out })
     }
 
@@ -359,9 +319,7 @@ impl DiffusionNetwork for KandinskyNetwork {
 impl KandinskyNetwork {
     /// What says the noise level, and the pooled prompt with it.
     fn time(&self, timesteps: &[f32], pooled: &Tensor) -> Result<Tensor> {
-        let waves = sinusoid(timesteps, self.config.dim)?.to(&self.device)?;
-        let inner = self.time[0].forward_with(&waves, then(Act::Silu))?;
-        let time = self.time[1].forward(&inner)?;
+        let time = self.time.forward(timesteps, 1.0, &self.device)?;
         let pooled = self.pooled.forward(&pooled.to(&self.device)?)?;
         Ok(time.add(&self.pooled_norm.forward(&pooled)?)?)
     }

@@ -5,20 +5,19 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, Linear, Mask, Value, gelu_tanh, modulate};
 use fresco_tensor::{Device, Tensor};
 
-use super::blocks::{Block, Modulation, Norm};
+use super::blocks::Block;
 use super::config::{KreaConfig, PATCH};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    PatchOrder, Rope, TokenGrid, chunks, grid_positions, hide, hides, sinusoid, video_from_tokens,
-    video_to_tokens,
+    AdaLn, Blocks, LessOneNorm, Mlp, MlpLayers, PatchOrder, PictureTokens, Rope, TimeEmbed,
+    TokenGrid, TokenMask, grid_positions, hides,
 };
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
@@ -32,8 +31,8 @@ struct TextFusion {
     layerwise: Vec<Block>,
     projector: Arc<Linear>,
     refiners: Vec<Block>,
-    norm: Norm,
-    into: [Arc<Linear>; 2],
+    norm: LessOneNorm,
+    into: Mlp,
 }
 
 impl TextFusion {
@@ -42,17 +41,20 @@ impl TextFusion {
         let fusion = weights.at("txtfusion");
         let blocks = |name: &str, count: usize| -> Result<Vec<Block>> {
             let list = fusion.at(name);
-            (0..count)
-                .map(|number| Block::new(&list.at(number), text, eps))
-                .collect()
+            list.each(count, |weights| Block::new(weights, text, eps))
         };
         let mlp = weights.at("txtmlp");
         Ok(Self {
             layerwise: blocks("layerwise_blocks", config.layerwise)?,
             projector: fusion.matrix("projector", 1, config.text_states)?,
             refiners: blocks("refiner_blocks", config.refiners)?,
-            norm: Norm::new(&mlp, "0.scale", text.dim, eps)?,
-            into: [mlp.linear("1", dim, text.dim)?, mlp.linear("3", dim, dim)?],
+            norm: LessOneNorm::new(&mlp, "0.scale", text.dim, eps)?,
+            into: Mlp::between(
+                &mlp,
+                MlpLayers::Plain(["1", "3"], Act::GeluTanh),
+                [text.dim, dim, dim],
+                true,
+            )?,
         })
     }
 
@@ -68,23 +70,20 @@ impl TextFusion {
         for block in &self.refiners {
             x = block.plain(&x, mask)?;
         }
-        let x = self.norm.forward(&x)?;
-        let inner = self.into[0].forward_with(&x, then(Act::GeluTanh))?;
-        Ok(self.into[1].forward(&inner)?)
+        self.into.forward(&self.norm.forward(&x)?)
     }
 }
 
 pub struct KreaNetwork {
     device: Device,
     config: KreaConfig,
-    first: Arc<Linear>,
-    time: [Arc<Linear>; 2],
+    cells: PictureTokens,
+    time: TimeEmbed,
     modulation: Arc<Linear>,
     text: TextFusion,
-    blocks: Vec<(Arc<Value>, Block)>,
+    blocks: Vec<(AdaLn<6>, Block)>,
     last_table: Arc<Value>,
-    last_norm: Norm,
-    last: Arc<Linear>,
+    last_norm: LessOneNorm,
 }
 
 impl DiffusionNetwork for KreaNetwork {
@@ -108,68 +107,62 @@ impl DiffusionNetwork for KreaNetwork {
     fn new(weights: &Walk<'_>, config: &KreaConfig) -> Result<Self> {
         let dim = config.block.dim;
         let values = config.channels * PATCH * PATCH;
-        let block = |number: usize| -> Result<(Arc<Value>, Block)> {
+        let block = |number: usize| -> Result<(AdaLn<6>, Block)> {
             let weights = weights.at("blocks").at(number);
-            let table = weights.value("mod.lin", &[6 * dim])?;
-            Ok((table, Block::new(&weights, &config.block, config.eps)?))
+            let level = AdaLn::table(&weights, "mod.lin", &[6 * dim])?;
+            Ok((level, Block::new(&weights, &config.block, config.eps)?))
         };
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            first: weights.linear("first", dim, values)?,
-            time: [
-                weights.linear("tmlp.0", dim, config.waves)?,
-                weights.linear("tmlp.2", dim, dim)?,
-            ],
+            cells: PictureTokens::new(
+                weights.linear("first", dim, values)?,
+                weights.linear("last.linear", values, dim)?,
+                PATCH,
+                [PatchOrder::ChannelFirst; 2],
+            ),
+            time: TimeEmbed::between(
+                weights,
+                MlpLayers::Plain(["tmlp.0", "tmlp.2"], Act::GeluTanh),
+                [config.waves, dim, dim],
+                true,
+            )?,
             modulation: weights.linear("tproj.1", 6 * dim, dim)?,
             text: TextFusion::new(weights, config)?,
             blocks: (0..config.layers).map(block).collect::<Result<_>>()?,
             last_table: weights.value("last.modulation.lin", &[2, dim])?,
-            last_norm: Norm::new(weights, "last.norm.scale", dim, config.eps)?,
-            last: weights.linear("last.linear", values, dim)?,
+            last_norm: LessOneNorm::new(weights, "last.norm.scale", dim, config.eps)?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, device) = (input.hooks, &self.device);
+        let device = &self.device;
         let Some(prompt) = input.conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
         let states = self.states(prompt)?;
-        let (tokens, grid) = video_to_tokens(input.x, PATCH, PatchOrder::ChannelFirst)?;
+        let (tokens, places) = self.cells.enter(input.x, device)?;
         let (count, cells) = (states.dim(1)?, tokens.dim(1)?);
         let mask = input.conds.tensor("attention_mask");
-        let seen = |beside: usize| -> Result<Option<Tensor>> {
-            let mask = mask.map(|mask| hide(mask, beside)?.to(device).map_err(ModelError::from));
-            mask.transpose()
-        };
-        let (text_mask, mask) = (seen(0)?, seen(cells)?);
-        let text_mask = text_mask.as_ref().map_or(Mask::None, Mask::Add);
-        let mask = mask.as_ref().map_or(Mask::None, Mask::Add);
-        let text = self.text.forward(&states.to(device)?, text_mask)?;
-        let cells_in = self.first.forward(&tokens.to(device)?)?;
-        let mut x = Tensor::cat(&[&text, &cells_in], 1)?;
-        drop((text, cells_in));
-        let time = self.time(input.timesteps)?;
+        let text_mask = TokenMask::new(mask, 0, device)?;
+        let mask = TokenMask::new(mask, cells, device)?;
+        let text = self.text.forward(&states.to(device)?, text_mask.mask())?;
+        let x = Tensor::cat(&[&text, &tokens], 1)?;
+        drop((text, tokens));
+        let time = self.time.forward(input.timesteps, 1000.0, device)?;
         let shared = self.modulation.forward(&gelu_tanh(&time))?;
-        let rope = self.rope(count, grid)?;
-        for (number, (table, block)) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if hooks.skips(BlockKind::SINGLE, number) {
-                continue;
-            }
-            let own = shared.add(&table.at(device)?)?;
-            let modulation: Modulation = chunks(&own)?;
-            x = block.forward(x, mask, &rope, &modulation)?;
-        }
+        let rope = self.rope(count, places.grid)?;
+        let (kind, heads) = (BlockKind::SINGLE, self.config.block.heads);
+        let blocks = Blocks::new(kind, self.blocks.len(), heads, places.grid, input);
+        let x = blocks.run(x, |number, x| {
+            let (level, block) = &self.blocks[number];
+            block.forward(x, mask.mask(), &rope, &level.forward(&shared)?)
+        })?;
         let x = x.narrow(1, count, cells)?;
         let table = self.last_table.at(device)?;
         let row = |number: usize| -> Result<Tensor> { Ok(time.add(&table.narrow(0, number, 1)?)?) };
         let x = modulate(self.last_norm.forward(&x)?, &row(0)?, Some(&row(1)?))?;
-        let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let shape = input.x.shape();
-        let size = (shape[3], shape[4]);
-        video_from_tokens(&out, grid, PATCH, PatchOrder::ChannelFirst, size)
+        self.cells.leave(&x, &places)
     }
 
     fn encode(config: &KreaConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -202,14 +195,6 @@ impl DiffusionNetwork for KreaNetwork {
 }
 
 impl KreaNetwork {
-    /// What says the noise level: (b, dim).
-    fn time(&self, timesteps: &[f32]) -> Result<Tensor> {
-        let levels: Vec<f32> = timesteps.iter().map(|t| t * 1000.0).collect();
-        let waves = sinusoid(&levels, self.config.waves)?.to(&self.device)?;
-        let inner = self.time[0].forward_with(&waves, then(Act::GeluTanh))?;
-        Ok(self.time[1].forward(&inner)?)
-    }
-
     /// A prompt (b, n, states * c) as (b, n, states, c).
     fn states(&self, prompt: &Tensor) -> Result<Tensor> {
         let (b, n) = (prompt.dim(0)?, prompt.dim(1)?);

@@ -63,7 +63,9 @@ impl LoraFile {
         let mut hasher = DefaultHasher::new();
         path.hash(&mut hasher);
         // A file that cannot be asked is refused by the next line.
-        if let Ok(about) = std::fs::metadata(path) {
+        let asked = path.to_path_buf();
+        let about = fresco_tensor::on_reader_thread(move || std::fs::metadata(asked));
+        if let Ok(Ok(about)) = about {
             about.len().hash(&mut hasher);
             about.modified().ok().hash(&mut hasher);
         }

@@ -6,17 +6,18 @@ use fresco_tensor::nn::{Embedding, Mask, RmsNorm};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::ConnectorConfig;
-use super::layers::{Attention, EPS, FeedForward, Widths};
-use super::positions::Turns;
+use super::layers::{EPS, Widths, attention, feed_forward};
+use super::positions::turns;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
+use crate::transformer::{Attention, Mlp};
 
 /// Tokens that come out at least.
 const LEAST: usize = 1024;
 
 struct Block {
     attn1: Attention,
-    ff: FeedForward,
+    ff: Mlp,
 }
 
 /// One of the two.
@@ -42,8 +43,8 @@ impl Connector {
                 gated: config.gated,
             };
             Ok(Block {
-                attn1: Attention::new(&weights.at("attn1"), widths)?,
-                ff: FeedForward::new(&weights.at("ff"), dim, config.ffn, true)?,
+                attn1: attention(&weights.at("attn1"), widths)?,
+                ff: feed_forward(&weights.at("ff"), dim, config.ffn, true)?,
             })
         };
         Ok(Self {
@@ -85,13 +86,12 @@ impl Connector {
             .map(|at| at as f32 / self.config.reach)
             .collect();
         let sizes = (dim, self.config.heads);
-        let turns = Turns::new(&shares, 1, sizes, self.config.split, &self.device)?;
+        let turns = turns(&shares, 1, sizes, self.config.split, &self.device)?;
         for block in &self.blocks {
-            let input = self.norm.forward(&x)?;
-            let both = Some((&turns, &turns));
-            let seen = block.attn1.forward(&input, &input, both, Mask::None)?;
-            x = x.add(&seen)?;
-            x = x.add(&block.ff.forward(&self.norm.forward(&x)?)?)?;
+            let qkv = block.attn1.qkv(&self.norm.forward(&x)?)?;
+            x = block.attn1.add(&qkv.attend(&turns, Mask::None)?, &x)?;
+            let inner = block.ff.inner(&self.norm.forward(&x)?)?;
+            x = block.ff.add(&inner, &x)?;
         }
         Ok(self.norm.forward(&x)?)
     }

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, Linear, Mask, RmsNorm, Value, add_gated, attention, modulate, sigmoid, silu,
-};
+use fresco_tensor::nn::{Act, Linear, Mask, RmsNorm, Value, modulate, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::{Ltx2Config, StreamConfig};
-use super::positions::Turns;
-use crate::epilogue::then;
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::{Embedder, sinusoid};
+use crate::transformer::{
+    Attention, AttentionLayers, GateLayer, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers, Rope,
+    Rotation, TimeEmbed,
+};
 
 pub(super) const EPS: f32 = 1e-6;
 
@@ -27,104 +26,47 @@ pub(super) struct Widths {
     pub(super) gated: bool,
 }
 
-pub(super) struct Attention {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    gate: Option<Arc<Linear>>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-    heads: usize,
-}
-
-impl Attention {
-    pub(super) fn new(weights: &Walk<'_>, widths: Widths) -> Result<Self> {
-        let Widths {
-            input,
-            from,
-            inner,
-            heads,
-            gated,
-        } = widths;
-        let gate = || weights.linear("to_gate_logits", heads, input);
-        Ok(Self {
-            q: weights.linear("to_q", inner, input)?,
-            k: weights.linear("to_k", inner, from)?,
-            v: weights.linear("to_v", inner, from)?,
-            out: weights.linear("to_out.0", input, inner)?,
-            gate: gated.then(gate).transpose()?,
-            q_norm: weights.rms_norm("q_norm.weight", inner, EPS)?,
-            k_norm: weights.rms_norm("k_norm.weight", inner, EPS)?,
-            heads,
-        })
-    }
-
-    /// What queries of `x` see in `from`; positions of both, where they count.
-    pub(super) fn forward(
-        &self,
-        x: &Tensor,
-        from: &Tensor,
-        turns: Option<(&Turns, &Turns)>,
-        mask: Mask<'_>,
-    ) -> Result<Tensor> {
-        let mut q = self.q_norm.forward(&self.q.forward(x)?)?;
-        let mut k = self.k_norm.forward(&self.k.forward(from)?)?;
-        if let Some((of_queries, of_keys)) = turns {
-            q = of_queries.apply(&q)?;
-            k = of_keys.apply(&k)?;
-        }
-        let v = self.v.forward(from)?;
-        let mut seen = attention(&q, &k, &v, self.heads, mask, None)?;
-        if let Some(gate) = &self.gate {
-            let gate = sigmoid(&gate.forward(x)?).mul_scalar(2.0);
-            let [b, n, inner] = seen.dims3()?;
-            let heads = seen.reshape([b, n, self.heads, inner / self.heads.max(1)])?;
-            let gate = gate.reshape([b, n, self.heads, 1])?;
-            seen = heads.mul(&gate)?.reshape([b, n, inner])?;
-        }
-        Ok(self.out.forward(&seen)?)
-    }
+pub(super) fn attention(weights: &Walk<'_>, widths: Widths) -> Result<Attention> {
+    let norm = HeadNorm::RmsOfAll(["q_norm.weight", "k_norm.weight"], EPS);
+    let heads = Heads::new(widths.heads, widths.inner / widths.heads.max(1), norm);
+    let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
+    let gate = if widths.gated {
+        GateLayer::Heads("to_gate_logits")
+    } else {
+        GateLayer::None
+    };
+    let layers = AttentionLayers {
+        source: widths.from,
+        gate,
+        ..AttentionLayers::new(qkv, "to_out.0", widths.input, heads)
+    };
+    Attention::new(weights, &layers)
 }
 
 /// Two layers after the attention.
-pub(super) struct FeedForward([Arc<Linear>; 2]);
-
-impl FeedForward {
-    pub(super) fn new(weights: &Walk<'_>, dim: usize, ffn: usize, bias: bool) -> Result<Self> {
-        Ok(Self([
-            weights.linear_with("net.0.proj", ffn, dim, bias)?,
-            weights.linear_with("net.2", dim, ffn, bias)?,
-        ]))
-    }
-
-    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let inner = self.0[0].forward_with(x, then(Act::GeluTanh))?;
-        Ok(self.0[1].forward(&inner)?)
-    }
+pub(super) fn feed_forward(weights: &Walk<'_>, dim: usize, ffn: usize, bias: bool) -> Result<Mlp> {
+    let layers = MlpLayers::Plain(["net.0.proj", "net.2"], Act::GeluTanh);
+    Mlp::new(weights, layers, (dim, ffn), bias)
 }
 
 /// What a noise level says to layers: rows of numbers for each level.
 pub(super) struct LevelRows {
-    time: Embedder,
+    time: TimeEmbed,
     linear: Arc<Linear>,
-    waves: usize,
 }
 
 impl LevelRows {
     pub(super) fn new(weights: &Walk<'_>, dim: usize, rows: usize, waves: usize) -> Result<Self> {
         let time = weights.at("emb.timestep_embedder");
         Ok(Self {
-            time: Embedder::new(&time, ["linear_1", "linear_2"], waves, dim, true)?,
+            time: TimeEmbed::new(&time, ["linear_1", "linear_2"], waves, dim)?,
             linear: weights.linear("linear", rows * dim, dim)?,
-            waves,
         })
     }
 
     /// All rows (levels, rows * dim), and what they are made from (levels, dim).
     pub(super) fn forward(&self, levels: &[f32], device: &Device) -> Result<(Tensor, Tensor)> {
-        let waves = sinusoid(levels, self.waves)?.to(device)?;
-        let plain = self.time.forward(&waves)?;
+        let plain = self.time.forward(levels, 1.0, device)?;
         Ok((self.linear.forward(&silu(&plain))?, plain))
     }
 }
@@ -177,10 +119,17 @@ impl Spread {
         Ok(x.reshape(self.joined)?)
     }
 
-    /// `x + gate * y`.
-    pub(super) fn add_gated(self, x: &Tensor, gate: &Tensor, y: &Tensor) -> Result<Tensor> {
-        let (x, y) = (x.reshape(self.apart)?, y.reshape(self.apart)?);
-        Ok(add_gated(x, gate, &y)?.reshape(self.joined)?)
+    /// `x` plus what an attention has seen times a gate.
+    pub(super) fn add_gated(
+        self,
+        attention: &Attention,
+        seen: &Tensor,
+        x: &Tensor,
+        gate: &Tensor,
+    ) -> Result<Tensor> {
+        let (x, [levels, tokens, _]) = (x.reshape(self.apart)?, self.apart);
+        let seen = seen.reshape([levels, tokens, seen.dim(2)?])?;
+        Ok(attention.add_gated(&seen, x, gate)?.reshape(self.joined)?)
     }
 }
 
@@ -205,7 +154,7 @@ pub(super) struct StreamBlock {
     prompt_table: Option<Arc<Value>>,
     attn1: Attention,
     attn2: Attention,
-    ff: FeedForward,
+    ff: Mlp,
     norm: RmsNorm,
 }
 
@@ -228,8 +177,8 @@ pub(super) const SOUND: StreamNames = StreamNames {
 /// What a stream looks at besides itself.
 pub(super) struct StreamPass<'a> {
     pub(super) levels: &'a StreamLevels,
-    pub(super) turns: &'a Turns,
-    pub(super) cross_turns: &'a Turns,
+    pub(super) turns: &'a Rope,
+    pub(super) cross_turns: &'a Rope,
     pub(super) text: &'a Tensor,
     pub(super) mask: Mask<'a>,
 }
@@ -262,9 +211,9 @@ impl StreamBlock {
             table: weights.value(&named("scale_shift_table"), &[config.rows(), dim])?,
             cross_table: weights.value(names.cross_table, &[5, dim])?,
             prompt_table: config.prompted.then(prompt).transpose()?,
-            attn1: Attention::new(&weights.at(named("attn1")), widths(dim))?,
-            attn2: Attention::new(&weights.at(named("attn2")), widths(text))?,
-            ff: FeedForward::new(&ff, dim, stream.ffn, stream.ff_bias)?,
+            attn1: attention(&weights.at(named("attn1")), widths(dim))?,
+            attn2: attention(&weights.at(named("attn2")), widths(text))?,
+            ff: feed_forward(&ff, dim, stream.ffn, stream.ff_bias)?,
             norm: RmsNorm::new(None, EPS)?,
         })
     }
@@ -276,20 +225,20 @@ impl StreamBlock {
         let rows = Rows::new(&self.table, 0, &levels.rows)?;
         let input = self.norm.forward(&x)?;
         let input = spread.modulate(&input, &rows.row(1)?, &rows.row(0)?)?;
-        let turns = Some((pass.turns, pass.turns));
-        let seen = self.attn1.forward(&input, &input, turns, Mask::None)?;
-        let x = spread.add_gated(&x, &rows.row(2)?, &seen)?;
+        let seen = self.attn1.qkv(&input)?.attend(pass.turns, Mask::None)?;
+        let x = spread.add_gated(&self.attn1, &seen, &x, &rows.row(2)?)?;
         let input = self.norm.forward(&x)?;
         let (Some(table), Some(said)) = (&self.prompt_table, &levels.prompt) else {
-            let seen = self.attn2.forward(&input, pass.text, None, pass.mask)?;
-            return Ok(x.add(&seen)?);
+            let qkv = self.attn2.qkv_to(&input, pass.text)?;
+            return self.attn2.add(&qkv.attend(Rotation::NONE, pass.mask)?, &x);
         };
         let input = spread.modulate(&input, &rows.row(7)?, &rows.row(6)?)?;
         let prompt = Rows::new(table, 0, said)?;
         let text = pass.text.clone();
         let text = modulate(text, &prompt.row(1)?, Some(&prompt.row(0)?))?;
-        let seen = self.attn2.forward(&input, &text, None, pass.mask)?;
-        spread.add_gated(&x, &rows.row(8)?, &seen)
+        let qkv = self.attn2.qkv_to(&input, &text)?;
+        let seen = qkv.attend(Rotation::NONE, pass.mask)?;
+        spread.add_gated(&self.attn2, &seen, &x, &rows.row(8)?)
     }
 
     /// Its tokens as the other stream sees them and as they look at it, without the block's shift and scale.
@@ -312,21 +261,23 @@ impl StreamBlock {
 
     pub(super) fn add_across(
         &self,
-        x: &Tensor,
+        attention: &Attention,
         seen: &Tensor,
+        x: &Tensor,
         levels: &StreamLevels,
     ) -> Result<Tensor> {
         let gate = Rows::new(&self.cross_table, 4, &levels.cross_gate)?;
-        levels.across.add_gated(x, &gate.row(0)?, seen)
+        levels.across.add_gated(attention, seen, x, &gate.row(0)?)
     }
 
     pub(super) fn last(&self, x: &Tensor, levels: &StreamLevels) -> Result<Tensor> {
         let rows = Rows::new(&self.table, 0, &levels.rows)?;
-        let input = self.norm.forward(x)?;
-        let input = levels
-            .spread
-            .modulate(&input, &rows.row(4)?, &rows.row(3)?)?;
-        let made = self.ff.forward(&input)?;
-        levels.spread.add_gated(x, &rows.row(5)?, &made)
+        let Spread { apart, joined } = levels.spread;
+        let x = x.reshape(apart)?;
+        let input = modulate(self.norm.forward(&x)?, &rows.row(4)?, Some(&rows.row(3)?))?;
+        let made = self
+            .ff
+            .add_gated(&self.ff.inner(&input)?, x, &rows.row(5)?)?;
+        Ok(made.reshape(joined)?)
     }
 }

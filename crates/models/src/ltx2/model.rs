@@ -8,23 +8,23 @@ use fresco_tensor::{Device, Tensor, repeat_to_batch};
 use super::config::{Ltx2Config, StreamConfig};
 use super::connector::Connector;
 use super::layers::{
-    Attention, EPS, LevelRows, Rows, SOUND, Spread, StreamBlock, StreamLevels, StreamPass, VIDEO,
-    Widths,
+    EPS, LevelRows, Rows, SOUND, Spread, StreamBlock, StreamLevels, StreamPass, VIDEO, Widths,
+    attention,
 };
-use super::positions::{Turns, kept_tokens, of_pictures, of_sound};
+use super::positions::{self, kept_tokens, of_pictures, of_sound};
 use super::voice::{VOICE, WithoutVoice};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     BesideLatent, CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts,
     NetworkInput, pack_parts, unpack_parts,
 };
-use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    PatchOrder, TokenGrid, hide, hides, part, video_from_tokens, video_to_tokens,
+    Attention, Blocks, Mlp, MlpLayers, PatchOrder, Rotation, TokenGrid, TokenMask, hides, part,
+    video_from_tokens, video_to_tokens,
 };
 
 const FRAME_RATE: f64 = 25.0;
@@ -57,8 +57,8 @@ impl Block {
         Ok(Self {
             video: StreamBlock::new(weights, &VIDEO, video, config)?,
             sound: StreamBlock::new(weights, &SOUND, sound, config)?,
-            to_video: Attention::new(&to_video, across(video, sound))?,
-            to_sound: Attention::new(&to_sound, across(sound, video))?,
+            to_video: attention(&to_video, across(video, sound))?,
+            to_sound: attention(&to_sound, across(sound, video))?,
         })
     }
 
@@ -82,13 +82,15 @@ impl Block {
             ))
         };
         let (x, from) = look(false)?;
-        let turns = Some((of_video.cross_turns, of_sound.cross_turns));
-        let seen = self.to_video.forward(&x, &from, turns, Mask::None)?;
-        let video = self.video.add_across(&video, &seen, of_video.levels)?;
+        let turns = Rotation::new(of_video.cross_turns, of_sound.cross_turns);
+        let seen = self.to_video.qkv_to(&x, &from)?.attend(turns, Mask::None)?;
+        let (attention, levels) = (&self.to_video, of_video.levels);
+        let video = self.video.add_across(attention, &seen, &video, levels)?;
         let (from, x) = look(true)?;
-        let turns = Some((of_sound.cross_turns, of_video.cross_turns));
-        let seen = self.to_sound.forward(&x, &from, turns, Mask::None)?;
-        let sound = self.sound.add_across(&sound, &seen, of_sound.levels)?;
+        let turns = Rotation::new(of_sound.cross_turns, of_video.cross_turns);
+        let seen = self.to_sound.qkv_to(&x, &from)?.attend(turns, Mask::None)?;
+        let (attention, levels) = (&self.to_sound, of_sound.levels);
+        let sound = self.sound.add_across(attention, &seen, &sound, levels)?;
         drop((x, from, seen, seen_video, seen_sound));
         Ok((
             self.video.last(&video, of_video.levels)?,
@@ -104,7 +106,7 @@ struct Ends {
     cross: LevelRows,
     gate: LevelRows,
     prompt: Option<LevelRows>,
-    text: Option<[Arc<Linear>; 2]>,
+    text: Option<Mlp>,
     norm: LayerNorm,
     table: Arc<Value>,
     last: Arc<Linear>,
@@ -140,12 +142,10 @@ impl Ends {
         let named = |rest: &str| format!("{}{rest}", names.stream);
         let rows =
             |name: &str, count: usize| LevelRows::new(&weights.at(name), dim, count, config.waves);
-        let text = || -> Result<[Arc<Linear>; 2]> {
+        let text = || {
             let weights = weights.at(named("caption_projection"));
-            Ok([
-                weights.linear("linear_1", dim, stream.context)?,
-                weights.linear("linear_2", dim, dim)?,
-            ])
+            let layers = MlpLayers::Plain(["linear_1", "linear_2"], Act::GeluTanh);
+            Mlp::between(&weights, layers, [stream.context, dim, dim], true)
         };
         let prompt = || rows(&named("prompt_adaln_single"), 2);
         Ok(Self {
@@ -201,11 +201,10 @@ impl Ends {
 
     fn prompt(&self, text: &Tensor, device: &Device) -> Result<Tensor> {
         let text = text.to(device)?;
-        let Some([first, second]) = &self.text else {
-            return Ok(text);
-        };
-        let inner = first.forward_with(&text, then(Act::GeluTanh))?;
-        Ok(second.forward(&inner)?)
+        match &self.text {
+            Some(layers) => layers.forward(&text),
+            None => Ok(text),
+        }
     }
 
     fn finish(&self, x: &Tensor, levels: &StreamLevels) -> Result<Tensor> {
@@ -299,9 +298,7 @@ impl DiffusionNetwork for Ltx2Network {
             video: Ends::new(weights, &VIDEO_ENDS, &config.video, config)?,
             sound: Ends::new(weights, &SOUND_ENDS, &config.sound, config)?,
             mark: config.marked.then(mark).transpose()?,
-            blocks: (0..config.blocks)
-                .map(|number| Block::new(&list.at(number), config))
-                .collect::<Result<_>>()?,
+            blocks: list.each(config.blocks, |weights| Block::new(weights, config))?,
             connectors: connectors.transpose()?,
             connected: Mutex::default(),
         })
@@ -655,14 +652,10 @@ impl Ltx2Network {
         }
         let times: Vec<f32> = places.chunks_exact(3).map(|place| place[0]).collect();
         let turns = |shares: &[f32], axes: usize, dim: usize, heads: usize| {
-            Turns::new(shares, axes, (dim, heads), config.split, device)
+            positions::turns(shares, axes, (dim, heads), config.split, device)
         };
         let across = |shares: &[f32]| turns(shares, 1, config.cross, config.sound.heads);
-        let hidden = pass
-            .mask
-            .map(|mask| -> Result<Tensor> { Ok(hide(mask, 0)?.to(device)?) });
-        let hidden = hidden.transpose()?;
-        let mask = || hidden.as_ref().map_or(Mask::None, Mask::Add);
+        let mask = TokenMask::new(pass.mask, 0, device)?;
         let levels = self
             .video
             .levels(config, video.dims3()?, pass.levels, pass.alone, device)?;
@@ -676,7 +669,7 @@ impl Ltx2Network {
             turns: &own,
             cross_turns: &across(&rescaled)?,
             text: &text,
-            mask: mask(),
+            mask: mask.mask(),
         };
         let beside = match &sound {
             Some(sound) => {
@@ -701,14 +694,16 @@ impl Ltx2Network {
                 turns: own,
                 cross_turns: cross,
                 text,
-                mask: mask(),
+                mask: mask.mask(),
             });
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                (video, sound) = block.forward(video, sound, (&of_video, of_sound.as_ref()))?;
-            }
-        }
+        let (kind, count, heads) = (BlockKind::DOUBLE, self.blocks.len(), config.video.heads);
+        let blocks = Blocks::of(kind, count, heads, pass.grid, (hooks, pass.video.shape()));
+        let passes = (&of_video, of_sound.as_ref());
+        let video = blocks.run(video, |number, video| {
+            let made = self.blocks[number].forward(video, sound.take(), passes)?;
+            sound = made.1;
+            Ok(made.0)
+        })?;
         let made = self.video.finish(&video, &levels)?;
         let sound = sound.as_ref().zip(beside.as_ref());
         let sound = sound.map(|(x, (levels, ..))| self.sound.finish(x, levels));

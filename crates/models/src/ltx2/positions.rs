@@ -2,11 +2,10 @@
 
 use std::f64::consts::FRAC_PI_2;
 
-use fresco_tensor::nn::{rope_half, rope_interleaved};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use crate::error::{ModelError, Result};
-use crate::transformer::TokenGrid;
+use crate::transformer::{Pairs, Rope, TokenGrid};
 
 /// Frames and pixels that a token of pictures stands for.
 const FRAMES: f32 = 8.0;
@@ -20,71 +19,46 @@ pub const NO_TOKEN: f32 = -1.0e6;
 /// Frequencies rise from 1 to this.
 const THETA: f64 = 10_000.0;
 
-/// Cosines and sines of all heads.
-pub(super) struct Turns {
-    cos: Tensor,
-    sin: Tensor,
-    /// Whether pairs are half a head apart, each head with angles of its own.
+/// How far all heads are turned at places of tokens, each a share of its axis from 0 to 1. Pairs beyond what axes share stay,
+/// in front. With `split`, pairs are half a head apart, and each head has angles of its own.
+pub(super) fn turns(
+    shares: &[f32],
+    axes: usize,
+    (dim, heads): (usize, usize),
     split: bool,
-    heads: usize,
-}
-
-impl Turns {
-    /// For places of tokens, each a share of its axis from 0 to 1. Pairs beyond what axes share stay, in front.
-    pub(super) fn new(
-        shares: &[f32],
-        axes: usize,
-        (dim, heads): (usize, usize),
-        split: bool,
-        device: &Device,
-    ) -> Result<Self> {
-        let each = dim / (2 * axes.max(1));
-        let frequency = |k: usize| {
-            let exponent = k as f64 / (each.max(2) - 1) as f64;
-            (THETA.powf(exponent) * FRAC_PI_2) as f32
-        };
-        let frequencies: Vec<f32> = (0..each).map(frequency).collect();
-        let half = dim / 2;
-        let still = half - axes * each;
-        let count = shares.len() / axes.max(1);
-        let mut cos = Buffer::with_room(count * half)?;
-        let mut sin = Buffer::with_room(count * half)?;
-        for place in shares.chunks_exact(axes.max(1)) {
-            cos.extend(std::iter::repeat_n(1.0, still));
-            sin.extend(std::iter::repeat_n(0.0, still));
-            for frequency in &frequencies {
-                for share in place {
-                    let angle = f64::from((share * 2.0 - 1.0) * frequency);
-                    cos.push(angle.cos() as f32);
-                    sin.push(angle.sin() as f32);
-                }
+    device: &Device,
+) -> Result<Rope> {
+    let each = dim / (2 * axes.max(1));
+    let frequency = |k: usize| {
+        let exponent = k as f64 / (each.max(2) - 1) as f64;
+        (THETA.powf(exponent) * FRAC_PI_2) as f32
+    };
+    let frequencies: Vec<f32> = (0..each).map(frequency).collect();
+    let half = dim / 2;
+    let still = half - axes * each;
+    let count = shares.len() / axes.max(1);
+    let mut cos = Buffer::with_room(count * half)?;
+    let mut sin = Buffer::with_room(count * half)?;
+    for place in shares.chunks_exact(axes.max(1)) {
+        cos.extend(std::iter::repeat_n(1.0, still));
+        sin.extend(std::iter::repeat_n(0.0, still));
+        for frequency in &frequencies {
+            for share in place {
+                let angle = f64::from((share * 2.0 - 1.0) * frequency);
+                cos.push(angle.cos() as f32);
+                sin.push(angle.sin() as f32);
             }
         }
-        // As each head has its own, a head of a token is a row.
-        let shape = if split {
-            [count * heads, half / heads.max(1)]
-        } else {
-            [count, half]
-        };
-        let device = &device.exact();
-        Ok(Self {
-            cos: Tensor::from_buffer(shape, cos)?.to(device)?,
-            sin: Tensor::from_buffer(shape, sin)?.to(device)?,
-            split,
-            heads,
-        })
     }
-
-    /// (b, n, dim) turned.
-    pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        let [b, n, dim] = x.dims3()?;
-        if !self.split {
-            return Ok(rope_interleaved(x, 1, &self.cos, &self.sin)?);
-        }
-        let rows = x.reshape([b, n * self.heads, dim / self.heads.max(1)])?;
-        let turned = rope_half(&rows, 1, &self.cos, &self.sin)?;
-        Ok(turned.reshape([b, n, dim])?)
-    }
+    let (shape, pairs) = if split {
+        let rows = [count * heads, half / heads.max(1)];
+        (rows, Pairs::HalvesByHead)
+    } else {
+        ([count, half], Pairs::NeighboursByHead)
+    };
+    let table = |values| Tensor::from_buffer(shape, values);
+    let rope = Rope::from_tables(table(cos)?, table(sin)?);
+    rope.pairing(pairs).to(device)
 }
 
 /// The middle of what stands for frame, slice or pixel number `at`, of which each has `size`. The first frame stands for one

@@ -251,9 +251,7 @@ impl Upsampler {
         let mid = config.mid;
         let list = |name: &str, count: usize| -> Result<Vec<Residual>> {
             let list = weights.at(name);
-            (0..count)
-                .map(|number| Residual::new(&list.at(number), mid))
-                .collect()
+            list.each(count, |weights| Residual::new(weights, mid))
         };
         let name = if config.named {
             "upsampler.conv"

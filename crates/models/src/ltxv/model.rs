@@ -3,9 +3,7 @@
 use std::f32::consts::FRAC_PI_2;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, LayerNorm, Linear, Mask, RmsNorm, Value, add_gated, attention, modulate, silu,
-};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, modulate, silu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::LtxvConfig;
@@ -13,15 +11,14 @@ use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::ltx2::NO_TOKEN;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Embedder, PatchOrder, Rope, TokenGrid, chunks, hide, hides, sinusoid, video_from_tokens,
-    video_to_tokens,
+    AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs, PatchOrder,
+    PictureTokens, QkvLayers, Rope, Rotation, TimeEmbed, TokenGrid, TokenMask, hides,
 };
 
 const EPS: f32 = 1e-6;
@@ -38,92 +35,54 @@ const RATE: &str = "frame_rate";
 const KEYFRAMES: &str = "keyframe_idxs";
 const KNOWN: &str = "denoise_mask";
 
-struct Attention {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-    heads: usize,
-}
-
-impl Attention {
-    fn new(weights: &Walk<'_>, config: &LtxvConfig) -> Result<Self> {
-        let dim = config.dim;
-        Ok(Self {
-            q: weights.linear("to_q", dim, dim)?,
-            k: weights.linear("to_k", dim, dim)?,
-            v: weights.linear("to_v", dim, dim)?,
-            out: weights.linear("to_out.0", dim, dim)?,
-            q_norm: weights.rms_norm("q_norm.weight", dim, HEAD_EPS)?,
-            k_norm: weights.rms_norm("k_norm.weight", dim, HEAD_EPS)?,
-            heads: config.heads,
-        })
-    }
-
-    /// What heads see. Positions turn all channels as if they were one head's.
-    fn see(
-        &self,
-        x: &Tensor,
-        from: &Tensor,
-        rope: Option<&Rope>,
-        mask: Mask<'_>,
-    ) -> Result<Tensor> {
-        let mut q = self.q_norm.forward(&self.q.forward(x)?)?;
-        let mut k = self.k_norm.forward(&self.k.forward(from)?)?;
-        if let Some(rope) = rope {
-            q = rope.interleaved(&q, 1)?;
-            k = rope.interleaved(&k, 1)?;
-        }
-        let v = self.v.forward(from)?;
-        Ok(attention(&q, &k, &v, self.heads, mask, None)?)
-    }
+fn attention(weights: &Walk<'_>, config: &LtxvConfig) -> Result<Attention> {
+    let (dim, norm) = (config.dim, ["q_norm.weight", "k_norm.weight"]);
+    let norm = HeadNorm::RmsOfAll(norm, HEAD_EPS);
+    let heads = Heads::new(config.heads, dim / config.heads, norm);
+    let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
+    Attention::new(weights, &AttentionLayers::new(qkv, "to_out.0", dim, heads))
 }
 
 struct Block {
-    table: Arc<Value>,
+    modulation: AdaLn<6>,
     attn1: Attention,
     attn2: Attention,
-    ff: [Arc<Linear>; 2],
+    ff: Mlp,
     norm: RmsNorm,
 }
 
 impl Block {
     fn new(weights: &Walk<'_>, config: &LtxvConfig) -> Result<Self> {
         let (dim, ffn) = (config.dim, config.ffn);
+        let layers = MlpLayers::Plain(["net.0.proj", "net.2"], Act::GeluTanh);
         Ok(Self {
-            table: weights.value("scale_shift_table", &[6, dim])?,
-            attn1: Attention::new(&weights.at("attn1"), config)?,
-            attn2: Attention::new(&weights.at("attn2"), config)?,
-            ff: [
-                weights.linear("ff.net.0.proj", ffn, dim)?,
-                weights.linear("ff.net.2", dim, ffn)?,
-            ],
+            modulation: AdaLn::table(weights, "scale_shift_table", &[6, dim])?,
+            attn1: attention(&weights.at("attn1"), config)?,
+            attn2: attention(&weights.at("attn2"), config)?,
+            ff: Mlp::new(&weights.at("ff"), layers, (dim, ffn), true)?,
             norm: RmsNorm::new(None, EPS)?,
         })
     }
 
     /// Tokens as (rows of the noise level, tokens, dim) to the same.
     fn forward(&self, x: Tensor, level: &Level, pass: &Pass<'_>) -> Result<Tensor> {
-        let own = self.table.at(&x.device())?;
-        let own = own.reshape([own.len()])?;
-        let parts = chunks::<6>(&level.blocks.add(&own)?)?;
+        let parts = self.modulation.forward(&level.blocks)?;
         let [shift, scale, gate, shift_ff, scale_ff, gate_ff] = parts;
         let input = modulate(self.norm.forward(&x)?, &scale, Some(&shift))?;
-        let input = input.reshape(level.joined)?;
-        let rope = Some(pass.rope);
-        let seen = self.attn1.see(&input, &input, rope, Mask::None)?;
-        let seen = self.attn1.out.forward(&seen)?;
-        let x = add_gated(x, &gate, &seen.reshape(level.apart)?)?;
+        let qkv = self.attn1.qkv(&input.reshape(level.joined)?)?;
+        drop(input);
+        let seen = qkv.attend(pass.rope, Mask::None)?.reshape(level.apart)?;
+        let x = self.attn1.add_gated(&seen, x, &gate)?;
         let x = x.reshape(level.joined)?;
-        let seen = self.attn2.see(&x, pass.text, None, pass.mask)?;
-        let x = self.attn2.out.forward_with(&seen, plus(&x))?;
+        let qkv = self.attn2.qkv_to(&x, pass.text)?;
+        let x = self
+            .attn2
+            .add(&qkv.attend(Rotation::NONE, pass.mask)?, &x)?;
         let x = x.reshape(level.apart)?;
         let input = modulate(self.norm.forward(&x)?, &scale_ff, Some(&shift_ff))?;
-        let inner = self.ff[0].forward_with(&input, then(Act::GeluTanh))?;
+        let inner = self.ff.inner(&input)?;
         drop(input);
-        Ok(add_gated(x, &gate_ff, &self.ff[1].forward(&inner)?)?)
+        self.ff.add_gated(&inner, x, &gate_ff)
     }
 }
 
@@ -147,14 +106,13 @@ struct Level {
 pub struct LtxvNetwork {
     device: Device,
     config: LtxvConfig,
-    cells: Arc<Linear>,
-    time: Embedder,
+    cells: PictureTokens,
+    time: TimeEmbed,
     time_blocks: Arc<Linear>,
-    text: [Arc<Linear>; 2],
+    text: Mlp,
     blocks: Vec<Block>,
     norm: LayerNorm,
-    table: Arc<Value>,
-    last: Arc<Linear>,
+    last_modulation: AdaLn<2>,
 }
 
 impl DiffusionNetwork for LtxvNetwork {
@@ -181,23 +139,28 @@ impl DiffusionNetwork for LtxvNetwork {
         let level = weights.at("adaln_single");
         let time = level.at("emb.timestep_embedder");
         let text = weights.at("caption_projection");
+        let layers = ["linear_1", "linear_2"];
         let list = weights.at("transformer_blocks");
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            cells: weights.linear("patchify_proj", dim, config.channels)?,
-            time: Embedder::new(&time, ["linear_1", "linear_2"], config.waves, dim, true)?,
+            cells: PictureTokens::new(
+                weights.linear("patchify_proj", dim, config.channels)?,
+                weights.linear("proj_out", config.channels, dim)?,
+                1,
+                [PatchOrder::ChannelFirst; 2],
+            ),
+            time: TimeEmbed::new(&time, layers, config.waves, dim)?,
             time_blocks: level.linear("linear", 6 * dim, dim)?,
-            text: [
-                text.linear("linear_1", dim, config.context)?,
-                text.linear("linear_2", dim, dim)?,
-            ],
-            blocks: (0..config.blocks)
-                .map(|number| Block::new(&list.at(number), config))
-                .collect::<Result<_>>()?,
+            text: Mlp::between(
+                &text,
+                MlpLayers::Plain(layers, Act::GeluTanh),
+                [config.context, dim, dim],
+                true,
+            )?,
+            blocks: list.each(config.blocks, |weights| Block::new(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,
-            table: weights.value("scale_shift_table", &[2, dim])?,
-            last: weights.linear("proj_out", config.channels, dim)?,
+            last_modulation: AdaLn::table(weights, "scale_shift_table", &[2, dim])?,
         })
     }
 
@@ -263,46 +226,38 @@ impl LtxvNetwork {
         conds: &CallConds,
         hooks: &Hooks,
     ) -> Result<Tensor> {
-        let &[b, _, _, h, w] = x.shape() else {
-            let reason = format!("{:?} is not the shape of a video", x.shape());
+        let original = x.shape();
+        let &[b, _, _, _, _] = original else {
+            let reason = format!("{original:?} is not the shape of a video");
             return Err(ModelError::invalid("latent", reason));
         };
         let Some(prompt) = conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
         let device = &self.device;
-        let (tokens, grid) = video_to_tokens(x, 1, PatchOrder::ChannelFirst)?;
-        let x = self.cells.forward(&tokens.to(device)?)?;
-        drop(tokens);
+        let (x, places) = self.cells.enter(x, device)?;
+        let grid = places.grid;
         let level = self.level(levels, [b, x.dim(1)?, self.config.dim], grid)?;
         let rope = self.rope(grid, conds)?;
-        let inner = self.text[0].forward_with(&prompt.to(device)?, then(Act::GeluTanh))?;
-        let text = self.text[1].forward(&inner)?;
-        let hidden = conds
-            .tensor("attention_mask")
-            .map(|mask| -> Result<Tensor> { Ok(hide(mask, 0)?.to(device)?) });
-        let hidden = hidden.transpose()?;
-        let pass = Pass {
-            text: &text,
-            rope: &rope,
-            mask: hidden.as_ref().map_or(Mask::None, Mask::Add),
-        };
-        let mut x = x.reshape(level.apart)?;
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = block.forward(x, &level, &pass)?;
-            }
-        }
-        let own = self.table.at(device)?;
-        let part = |at: usize| -> Result<Tensor> {
-            let own = own.narrow(0, at, 1)?;
-            Ok(level.plain.add(&own.reshape([own.len()])?)?)
-        };
-        let x = modulate(self.norm.forward(&x)?, &part(1)?, Some(&part(0)?))?;
-        let out = self.last.forward(&x.reshape(level.joined)?)?;
-        let out = out.to(&Device::cpu())?;
-        video_from_tokens(&out, grid, 1, PatchOrder::ChannelFirst, (h, w))
+        let text = self.text.forward(&prompt.to(device)?)?;
+        let mask = TokenMask::new(conds.tensor("attention_mask"), 0, device)?;
+        let (kind, heads, at) = (BlockKind::DOUBLE, self.config.heads, (hooks, original));
+        let blocks = Blocks::of(kind, self.blocks.len(), heads, grid, at).with_shape(level.joined);
+        let both = (x.reshape(level.apart)?, text);
+        let (x, _) = blocks.run_pair(both, |number, x, text| {
+            let pass = Pass {
+                text: &text,
+                rope: &rope,
+                mask: mask.mask(),
+            };
+            let x = self.blocks[number].forward(x, &level, &pass)?;
+            Ok((x, text))
+        })?;
+        let [shift, scale] = self
+            .last_modulation
+            .forward(&level.plain.repeat(&[1, 2])?)?;
+        let x = self.norm.modulated(&x, &shift, &scale)?;
+        self.cells.leave(&x.reshape(level.joined)?, &places)
     }
 
     fn level(&self, levels: &[f32], joined: [usize; 3], grid: TokenGrid) -> Result<Level> {
@@ -320,12 +275,11 @@ impl LtxvNetwork {
                 .clone()
                 .all(|frame| frame.iter().all(|v| *v == frame[0]));
         let told: Vec<f32> = if alike {
-            frames.map(|frame| frame[0] * 1000.0).collect()
+            frames.map(|frame| frame[0]).collect()
         } else {
-            levels.iter().map(|level| level * 1000.0).collect()
+            levels.to_vec()
         };
-        let waves = sinusoid(&told, self.config.waves)?.to(&self.device)?;
-        let plain = self.time.forward(&waves)?;
+        let plain = self.time.forward(&told, 1000.0, &self.device)?;
         Ok(Level {
             blocks: self.time_blocks.forward(&silu(&plain))?,
             plain,
@@ -387,6 +341,7 @@ impl LtxvNetwork {
             }
         }
         let table = |values| Tensor::from_buffer([frames * rows * columns, half], values);
-        Rope::from_tables(table(cos)?, table(sin)?).to(&self.device)
+        let rope = Rope::from_tables(table(cos)?, table(sin)?);
+        rope.pairing(Pairs::NeighboursByHead).to(&self.device)
     }
 }

@@ -8,18 +8,17 @@ use fresco_tensor::{Device, Tensor};
 use super::blocks::Block;
 use super::config::{LuminaConfig, Modulation, PATCH};
 use super::control::{FunControl, Running};
-use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Hooks, Moment};
+use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    PatchOrder, Rope, RopeScale, circular_pad, from_tokens, grid_positions, hide, hides, sinusoid,
-    to_tokens,
+    Blocks, MlpLayers, PatchOrder, PictureTokens, Rope, RopeScale, TimeEmbed, TokenMask,
+    TokenPlaces, grid_positions, hides,
 };
 
 /// Width of the waves that stand for a noise level.
@@ -52,10 +51,10 @@ struct Pads {
 pub struct NextDit {
     device: Device,
     config: LuminaConfig,
-    cells: Arc<Linear>,
+    cells: PictureTokens,
     caption_norm: Arc<RmsNorm>,
     caption: Arc<Linear>,
-    time: [Arc<Linear>; 2],
+    time: TimeEmbed,
     pooled: Option<Pooled>,
     pads: Option<Pads>,
     noise_refiner: Vec<Block>,
@@ -63,22 +62,20 @@ pub struct NextDit {
     layers: Vec<Block>,
     last_norm: LayerNorm,
     last_scale: Arc<Linear>,
-    last: Arc<Linear>,
 }
 
 /// Where a pass has what.
 struct Places {
     /// Tokens of the prompt, filled up.
     caption: usize,
-    /// Rows and columns of the picture's tokens.
-    grid: (usize, usize),
+    picture: TokenPlaces,
     /// Angles of all tokens.
     rope: Rope,
 }
 
 impl Places {
     fn cells(&self) -> usize {
-        self.grid.0 * self.grid.1
+        self.picture.grid.iter().product()
     }
 }
 
@@ -107,9 +104,8 @@ impl DiffusionNetwork for NextDit {
     fn new(weights: &Walk<'_>, config: &LuminaConfig) -> Result<Self> {
         let (block, dim) = (&config.block, config.block.dim);
         let blocks = |name: &str, count: usize, modulated: bool| -> Result<Vec<Block>> {
-            let list = weights.at(name);
-            let block = |number| Block::new(&list.at(number), block, modulated);
-            (0..count).map(block).collect()
+            let block = |weights: &Walk<'_>| Block::new(weights, block, modulated);
+            weights.at(name).each(count, block)
         };
         let pads = config.pad.map(|multiple| -> Result<Pads> {
             Ok(Pads {
@@ -131,13 +127,20 @@ impl DiffusionNetwork for NextDit {
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            cells: weights.linear("x_embedder", dim, values)?,
+            cells: PictureTokens::new(
+                weights.linear("x_embedder", dim, values)?,
+                weights.linear("final_layer.linear", values, dim)?,
+                PATCH,
+                [PatchOrder::ChannelLast; 2],
+            ),
             caption_norm: weights.rms_norm("cap_embedder.0.weight", config.caption, 1e-5)?,
             caption: weights.linear("cap_embedder.1", dim, config.caption)?,
-            time: [
-                weights.linear("t_embedder.mlp.0", config.time, WAVES)?,
-                weights.linear("t_embedder.mlp.2", block.signal, config.time)?,
-            ],
+            time: TimeEmbed::between(
+                &weights.at("t_embedder"),
+                MlpLayers::Plain(["mlp.0", "mlp.2"], Act::Silu),
+                [WAVES, config.time, block.signal],
+                true,
+            )?,
             pooled: pooled.transpose()?,
             pads: pads.transpose()?,
             noise_refiner: blocks("noise_refiner", config.noise_refiners, true)?,
@@ -145,13 +148,12 @@ impl DiffusionNetwork for NextDit {
             layers: blocks("layers", config.layers, true)?,
             last_norm: LayerNorm::new(None, None, 1e-6)?,
             last_scale: weights.linear("final_layer.adaLN_modulation.1", dim, block.signal)?,
-            last: weights.linear("final_layer.linear", values, dim)?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
         let (hooks, conds) = (input.hooks, input.conds);
-        let shape @ [_, _, h, w] = input.x.dims4()?;
+        let shape = input.x.dims4()?;
         let Some(prompt) = conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
@@ -161,64 +163,65 @@ impl DiffusionNetwork for NextDit {
             Modulation::Activated => silu(&time),
         };
         let mut caption = self.caption(prompt)?;
-        let (mut picture, grid) = self.picture(input.x)?;
+        let (cells, picture) = self.cells.enter(input.x, &self.device)?;
+        let cells = self.filled(cells, |pads| &pads.picture)?;
         let moved = hooks.beside().last();
-        let places = self.places(&caption, &picture, grid, moved)?;
+        let places = self.places(&caption, &cells, picture, moved)?;
         let mut controls = hooks
             .beside::<FunControl>()
             .map(|control| self.control(control, shape, &places, &signal))
             .collect::<Result<Vec<_>>>()?;
         let (prompt_rope, rope) = (
             places.rope.narrow(0, places.caption)?,
-            places.rope.narrow(places.caption, picture.dim(1)?)?,
+            places.rope.narrow(places.caption, cells.dim(1)?)?,
         );
-        let mask = conds
-            .tensor("attention_mask")
-            .map(|mask| -> Result<Tensor> {
-                // Tokens that fill up are seen.
-                let filled = places.caption.saturating_sub(prompt.dim(1)?);
-                Ok(hide(mask, filled)?.to(&self.device)?)
-            });
-        let mask = mask.transpose()?;
-        let mask = mask.as_ref().map_or(Mask::None, Mask::Add);
+        // Tokens that fill up are seen.
+        let filled = places.caption.saturating_sub(prompt.dim(1)?);
+        let mask = TokenMask::new(conds.tensor("attention_mask"), filled, &self.device)?;
         for block in &self.context_refiner {
             hooks.check()?;
-            caption = block.forward(caption, mask, &prompt_rope, &signal)?;
+            caption = block.forward(caption, mask.mask(), &prompt_rope, &signal)?;
         }
         for control in &mut controls {
-            control.enters(&picture)?;
+            control.enters(&cells)?;
         }
-        for (number, block) in self.noise_refiner.iter().enumerate() {
-            hooks.check()?;
-            picture = block.forward(picture, Mask::None, &rope, &signal)?;
-            picture = self.hooked(input, NOISE_REFINER, number, picture, &caption, &places)?;
-            for control in &mut controls {
-                picture = control.after_refiner(number, picture, hooks)?;
-            }
-        }
+        let (heads, grid) = (self.config.block.heads, places.picture.grid);
+        let refiners = &self.noise_refiner;
+        let blocks = Blocks::new(NOISE_REFINER, refiners.len(), heads, grid, input);
+        let (cells, caption) = blocks.run_pair_then(
+            (cells, caption),
+            |number, x, caption| {
+                let x = refiners[number].forward(x, Mask::None, &rope, &signal)?;
+                Ok((x, caption))
+            },
+            |number, x| {
+                let mut each = controls.iter_mut();
+                each.try_fold(x, |x, control| control.after_refiner(number, x, hooks))
+            },
+        )?;
         for control in &mut controls {
-            control.enters(&picture)?;
+            control.enters(&cells)?;
         }
-        let mut x = Tensor::cat(&[&caption, &picture], 1)?;
-        drop((caption, picture));
-        for (number, block) in self.layers.iter().enumerate() {
-            hooks.check()?;
-            x = block.forward(x, Mask::None, &places.rope, &signal)?;
-            x = self.joined_hooks(input, number, x, &places)?;
-            for control in &mut controls {
-                x = control.after_layer(number, x, places.caption, hooks)?;
-            }
-        }
+        let x = Tensor::cat(&[&caption, &cells], 1)?;
+        drop((caption, cells));
+        let blocks = Blocks::new(BlockKind::DOUBLE, self.layers.len(), heads, grid, input);
+        let blocks = blocks.with_text(places.caption);
+        let x = blocks.run_then(
+            x,
+            |number, x| self.layers[number].forward(x, Mask::None, &places.rope, &signal),
+            |number, x| {
+                let mut each = controls.iter_mut();
+                each.try_fold(x, |x, control| {
+                    control.after_layer(number, x, places.caption, hooks)
+                })
+            },
+        )?;
         drop(controls);
         let x = x.narrow(1, places.caption, places.cells())?;
         let scale = self.last_scale.forward(&silu(&time))?;
         let x = modulate(self.last_norm.forward(&x)?, &scale, None)?;
-        let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
         // The network looks from the picture to the noise.
-        let out = out.narrow(2, 0, h)?.narrow(3, 0, w)?.mul_scalar(-1.0);
-        debug_assert_eq!(out.shape(), shape);
-        Ok(out)
+        Ok(self.cells.leave(&x, &places.picture)?.mul_scalar(-1.0))
     }
 
     fn encode(config: &LuminaConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -249,11 +252,9 @@ impl DiffusionNetwork for NextDit {
 impl NextDit {
     /// What says the noise level: (b, c).
     fn time(&self, timesteps: &[f32], pooled: Option<&Tensor>) -> Result<Tensor> {
+        let levels: Vec<f32> = timesteps.iter().map(|t| 1.0 - t).collect();
         let scale = self.config.time_scale as f32;
-        let levels: Vec<f32> = timesteps.iter().map(|t| (1.0 - t) * scale).collect();
-        let waves = sinusoid(&levels, WAVES)?.to(&self.device)?;
-        let inner = self.time[0].forward_with(&waves, then(Act::Silu))?;
-        let time = self.time[1].forward(&inner)?;
+        let time = self.time.forward(&levels, scale, &self.device)?;
         let Some(own) = &self.pooled else {
             return Ok(time);
         };
@@ -287,26 +288,19 @@ impl NextDit {
         self.filled(self.caption.forward(&normed)?, |pads| &pads.caption)
     }
 
-    /// The picture's tokens, filled up, and how many rows and columns of them there are.
-    fn picture(&self, x: &Tensor) -> Result<(Tensor, (usize, usize))> {
-        let x = circular_pad(x, PATCH)?;
-        let [_, _, h, w] = x.dims4()?;
-        let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelLast)?.to(&self.device)?;
-        let tokens = self.filled(self.cells.forward(&tokens)?, |pads| &pads.picture)?;
-        Ok((tokens, (h / PATCH, w / PATCH)))
-    }
-
     fn places(
         &self,
         caption: &Tensor,
-        picture: &Tensor,
-        grid: (usize, usize),
+        cells: &Tensor,
+        picture: TokenPlaces,
         moved: Option<&RopeScale>,
     ) -> Result<Places> {
-        let (prompt, filled) = (caption.dim(1)?, picture.dim(1)?);
+        let (prompt, filled) = (caption.dim(1)?, cells.dim(1)?);
+        let [_, rows, columns] = picture.grid;
         let mut positions: Vec<[f64; 3]> =
             (0..prompt).map(|i| [i as f64 + 1.0, 0.0, 0.0]).collect();
-        positions.extend(grid_positions(prompt as f64 + 1.0, grid, (0.0, 0.0)));
+        let from = prompt as f64 + 1.0;
+        positions.extend(grid_positions(from, (rows, columns), (0.0, 0.0)));
         if let Some(scale) = moved {
             scale.move_picture(&mut positions[prompt..]);
         }
@@ -318,7 +312,7 @@ impl NextDit {
         )?;
         Ok(Places {
             caption: prompt,
-            grid,
+            picture,
             rope: rope.to(&self.device)?,
         })
     }
@@ -333,53 +327,5 @@ impl NextDit {
         let rope = places.rope.narrow(places.caption, places.cells())?;
         let sizes = (&self.config.block, shape);
         Running::new(control, &self.device, sizes, &rope, signal)
-    }
-
-    fn hooked(
-        &self,
-        input: &NetworkInput<'_>,
-        kind: BlockKind,
-        number: usize,
-        picture: Tensor,
-        caption: &Tensor,
-        places: &Places,
-    ) -> Result<Tensor> {
-        let hooks: &Hooks = input.hooks;
-        if !hooks.any_on(kind) {
-            return Ok(picture);
-        }
-        let at = BlockInfo {
-            kind,
-            number,
-            index: 0,
-            heads: self.config.block.heads,
-            size: [1, places.grid.0, places.grid.1],
-            original: input.x.shape(),
-            sigma: hooks.info.sigma,
-            cond_or_uncond: &hooks.info.cond_or_uncond,
-        };
-        let flow = BlockFlow {
-            h: picture,
-            beside: Some(caption.clone()),
-        };
-        Ok(hooks.at_block(Moment::After, flow, &at)?.h)
-    }
-
-    /// Hooks on the picture's part of all tokens.
-    fn joined_hooks(
-        &self,
-        input: &NetworkInput<'_>,
-        number: usize,
-        mut x: Tensor,
-        places: &Places,
-    ) -> Result<Tensor> {
-        if !input.hooks.any_on(BlockKind::DOUBLE) {
-            return Ok(x);
-        }
-        let caption = x.narrow(1, 0, places.caption)?;
-        let picture = x.narrow(1, places.caption, x.dim(1)? - places.caption)?;
-        let changed = self.hooked(input, BlockKind::DOUBLE, number, picture, &caption, places)?;
-        x.paste(&[0, places.caption, 0], &changed)?;
-        Ok(x)
     }
 }

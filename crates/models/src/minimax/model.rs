@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Linear, Mask, RmsNorm, Value, add_gated, attention, modulate, rope_half, silu, swiglu_halves,
-};
+use fresco_tensor::nn::{Linear, Mask, RmsNorm, Value, add_gated, modulate, silu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::{MiniMaxConfig, PATCH, TimeConfig};
 use crate::denoise::hooks::{BlockKind, Hooks};
-use crate::epilogue::{plus, then};
+use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::{chunks, sinusoid};
+use crate::transformer::{
+    Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
+    Rotation, sinusoid,
+};
 
 const EPS: f32 = 1e-5;
 const THETA: f64 = 10_000.0;
@@ -75,112 +76,30 @@ fn runs(labels: &[usize], tags: &[usize]) -> Vec<Run> {
     runs
 }
 
-/// Cosines and sines of three axes.
-struct Turns {
-    cos: Tensor,
-    sin: Tensor,
-    /// Channels of a head that turn.
-    turned: usize,
-}
-
-impl Turns {
-    fn new(places: &[f32], axis: usize, device: &Device) -> Result<Self> {
-        let frequency = |k: usize| THETA.powf(-(k as f64) / axis as f64) as f32;
-        let frequencies: Vec<f32> = (0..axis).map(frequency).collect();
-        let count = places.len() / 3;
-        let mut cos = Buffer::with_room(count * 3 * axis)?;
-        let mut sin = Buffer::with_room(count * 3 * axis)?;
-        for place in places {
-            for frequency in &frequencies {
-                let angle = f64::from(place * frequency);
-                cos.push(angle.cos() as f32);
-                sin.push(angle.sin() as f32);
-            }
+/// How far the first channels of heads are turned at places on three axes.
+fn turns(places: &[f32], axis: usize, device: &Device) -> Result<Rope> {
+    let frequency = |k: usize| THETA.powf(-(k as f64) / axis as f64) as f32;
+    let frequencies: Vec<f32> = (0..axis).map(frequency).collect();
+    let count = places.len() / 3;
+    let mut cos = Buffer::with_room(count * 3 * axis)?;
+    let mut sin = Buffer::with_room(count * 3 * axis)?;
+    for place in places {
+        for frequency in &frequencies {
+            let angle = f64::from(place * frequency);
+            cos.push(angle.cos() as f32);
+            sin.push(angle.sin() as f32);
         }
-        let device = &device.exact();
-        Ok(Self {
-            cos: Tensor::from_buffer([count, 3 * axis], cos)?.to(device)?,
-            sin: Tensor::from_buffer([count, 3 * axis], sin)?.to(device)?,
-            turned: 6 * axis,
-        })
     }
-
-    /// Turns the first channels of each head of (b, n, heads * d).
-    fn apply(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
-        let [b, n, width] = x.dims3()?;
-        let head = width / heads.max(1);
-        if head == self.turned {
-            return Ok(rope_half(x, heads, &self.cos, &self.sin)?);
-        }
-        let each = x.reshape([b, n, heads, head])?;
-        let first = each.narrow(3, 0, self.turned)?;
-        let first = first.reshape([b, n, heads * self.turned])?;
-        let first = rope_half(&first, heads, &self.cos, &self.sin)?;
-        let first = first.reshape([b, n, heads, self.turned])?;
-        let rest = each.narrow(3, self.turned, head - self.turned)?;
-        Ok(Tensor::cat(&[&first, &rest], 3)?.reshape([b, n, width])?)
-    }
-}
-
-struct Attention {
-    qkv: Arc<Linear>,
-    out: Arc<Linear>,
-    norms: [Arc<RmsNorm>; 2],
-    heads: usize,
-    head: usize,
-}
-
-impl Attention {
-    fn new(weights: &Walk<'_>, config: &MiniMaxConfig) -> Result<Self> {
-        let inner = config.heads * config.head;
-        Ok(Self {
-            qkv: weights.matrix("qkv_proj", 3 * inner, config.dim)?,
-            out: weights.matrix("out_proj", config.dim, inner)?,
-            norms: [
-                weights.rms_norm("q_norm.weight", config.head, EPS)?,
-                weights.rms_norm("k_norm.weight", config.head, EPS)?,
-            ],
-            heads: config.heads,
-            head: config.head,
-        })
-    }
-
-    fn forward(&self, x: &Tensor, turns: Option<&Turns>) -> Result<Tensor> {
-        let [q, k, v] = chunks::<3>(&self.qkv.forward(x)?)?;
-        let [b, n, inner] = q.dims3()?;
-        let normed = |x: &Tensor, norm: &RmsNorm| -> Result<Tensor> {
-            let each = norm.forward(&x.reshape([b, n, self.heads, self.head])?)?;
-            let x = each.reshape([b, n, inner])?;
-            match turns {
-                Some(turns) => turns.apply(&x, self.heads),
-                None => Ok(x),
-            }
-        };
-        let (q, k) = (normed(&q, &self.norms[0])?, normed(&k, &self.norms[1])?);
-        Ok(attention(&q, &k, &v, self.heads, Mask::None, None)?)
-    }
-}
-
-struct FeedForward([Arc<Linear>; 2]);
-
-impl FeedForward {
-    fn new(weights: &Walk<'_>, config: &MiniMaxConfig) -> Result<Self> {
-        Ok(Self([
-            weights.matrix("fc1", 2 * config.ffn, config.dim)?,
-            weights.matrix("fc2", config.dim, config.ffn)?,
-        ]))
-    }
-
-    fn inner(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(swiglu_halves(&self.0[0].forward(x)?)?)
-    }
+    let table = |values| Tensor::from_buffer([count, 3 * axis], values);
+    let rope = Rope::from_tables(table(cos)?, table(sin)?);
+    rope.pairing(Pairs::Halves).to(device)
 }
 
 /// What words go through before anything else sees them, or a block of the network.
 struct Block {
     norms: [Arc<RmsNorm>; 2],
     attn: Attention,
-    mlp: FeedForward,
+    mlp: Mlp,
     /// What noise levels say to it; nothing to those of words alone.
     told: Option<Arc<Linear>>,
 }
@@ -189,23 +108,28 @@ impl Block {
     fn new(weights: &Walk<'_>, config: &MiniMaxConfig, told: bool) -> Result<Self> {
         let (dim, width) = (config.dim, config.time.width());
         let level = || weights.linear("adaln_proj.linear", TAGS * 6 * dim, width);
+        let head_norm = HeadNorm::Rms(["q_norm.weight", "k_norm.weight"], EPS);
+        let heads = Heads::new(config.heads, config.head, head_norm);
+        let qkv = QkvLayers::Joined("qkv_proj");
+        let layers = AttentionLayers::unbiased(qkv, "out_proj", dim, heads);
+        let gated = MlpLayers::GateFirst(["fc1", "fc2"]);
         Ok(Self {
             norms: [
                 weights.rms_norm("norm1.weight", dim, EPS)?,
                 weights.rms_norm("norm2.weight", dim, EPS)?,
             ],
-            attn: Attention::new(&weights.at("attn"), config)?,
-            mlp: FeedForward::new(&weights.at("mlp"), config)?,
+            attn: Attention::new(&weights.at("attn"), &layers)?,
+            mlp: Mlp::new(&weights.at("mlp"), gated, (dim, config.ffn), false)?,
             told: told.then(level).transpose()?,
         })
     }
 
     /// Words looking at each other.
     fn refine(&self, x: &Tensor) -> Result<Tensor> {
-        let seen = self.attn.forward(&self.norms[0].forward(x)?, None)?;
-        let x = self.attn.out.forward_with(&seen, plus(x))?;
+        let qkv = self.attn.qkv(&self.norms[0].forward(x)?)?;
+        let x = self.attn.add(&qkv.attend(Rotation::NONE, Mask::None)?, x)?;
         let inner = self.mlp.inner(&self.norms[1].forward(&x)?)?;
-        Ok(self.mlp.0[1].forward_with(&inner, plus(&x))?)
+        self.mlp.add(&inner, &x)
     }
 
     fn forward(&self, x: &Tensor, pass: &Pass<'_>) -> Result<Tensor> {
@@ -221,11 +145,10 @@ impl Block {
             Ok(row.narrow(1, number * dim, dim)?)
         };
         let input = pass.modulated(&self.norms[0].forward(x)?, &row, [0, 1])?;
-        let seen = self.attn.forward(&input, Some(pass.turns))?;
-        let x = pass.gated(x, &self.attn.out.forward(&seen)?, &row, 2)?;
+        let seen = self.attn.qkv(&input)?.attend(pass.turns, Mask::None)?;
+        let x = pass.gated(x, &self.attn.out(&seen)?, &row, 2)?;
         let input = pass.modulated(&self.norms[1].forward(&x)?, &row, [3, 4])?;
-        let made = self.mlp.0[1].forward(&self.mlp.inner(&input)?)?;
-        pass.gated(&x, &made, &row, 5)
+        pass.gated(&x, &self.mlp.forward(&input)?, &row, 5)
     }
 }
 
@@ -233,7 +156,7 @@ impl Block {
 struct Pass<'a> {
     /// (labels, width).
     time: &'a Tensor,
-    turns: &'a Turns,
+    turns: &'a Rope,
     runs: &'a [Run],
 }
 
@@ -330,9 +253,7 @@ impl MiniMaxNetwork {
         let values = config.channels * PATCH * PATCH;
         let list = |name: &str, count: usize, told: bool| -> Result<Vec<Block>> {
             let list = weights.at(name);
-            (0..count)
-                .map(|number| Block::new(&list.at(number), config, told))
-                .collect()
+            list.each(count, |weights| Block::new(weights, config, told))
         };
         let last = weights.at("final_layer");
         Ok(Self {
@@ -385,21 +306,19 @@ impl MiniMaxNetwork {
             parts.push(from.narrow(1, used[at], segment.count)?);
             used[at] += segment.count;
         }
-        let mut x = Tensor::cat(&parts.iter().collect::<Vec<_>>(), 1)?;
+        let x = Tensor::cat(&parts.iter().collect::<Vec<_>>(), 1)?;
         drop((parts, words, pictures, sound));
         let time = self.time.forward(sequence.times, device)?;
         let runs = runs(sequence.labels, sequence.tags);
         let pass = Pass {
             time: &time,
-            turns: &Turns::new(sequence.places, self.config.axis, device)?,
+            turns: &turns(sequence.places, self.config.axis, device)?,
             runs: &runs,
         };
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = block.forward(&x, &pass)?;
-            }
-        }
+        let (kind, count) = (BlockKind::DOUBLE, self.blocks.len());
+        let at = (hooks, sequence.pictures.shape());
+        let blocks = Blocks::of(kind, count, self.config.heads, [1, 1, total], at);
+        let x = blocks.run(x, |number, x| self.blocks[number].forward(&x, &pass))?;
         let said = self.told.forward(&time)?;
         let dim = self.config.dim;
         let row = |run: &Run, number: usize| -> Result<Tensor> {

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{
-    LayerNorm, Linear, Mask, RmsNorm, Value, add_gated, attention, modulate, silu, swiglu_halves,
-    tanh,
+    LayerNorm, Linear, Mask, RmsNorm, Value, add_gated, attention, modulate, silu, tanh,
 };
 use fresco_tensor::{Buffer, Device, Tensor};
 
@@ -18,8 +17,8 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Embedder, PatchOrder, Rope, TokenGrid, chunks, hide, part, sinusoid, video_from_tokens,
-    video_to_tokens,
+    AdaLn, Attention, AttentionLayers, Bias, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs,
+    PatchOrder, PictureTokens, QkvLayers, Rope, TimeEmbed, TokenGrid, TokenMask, chunks, part,
 };
 
 const EPS: f32 = 1e-6;
@@ -62,14 +61,12 @@ impl Pool {
         let q = self.query.forward(&all.narrow(1, 0, 1)?)?;
         let (k, v) = (part(&both, 0, c)?, part(&both, c, c)?);
         // The mean itself is always seen.
-        let hidden = mask.map(|mask| -> Result<Tensor> {
+        let mask = mask.map(|mask| -> Result<Tensor> {
             let first = Tensor::ones([b, 1])?;
-            let all = Tensor::cat(&[&first, &mask.reshape([b, n])?], 1)?;
-            Ok(hide(&all, 0)?.to(device)?)
+            Ok(Tensor::cat(&[&first, &mask.reshape([b, n])?], 1)?)
         });
-        let hidden = hidden.transpose()?;
-        let mask = hidden.as_ref().map_or(Mask::None, Mask::Add);
-        let seen = attention(&q, &k, &v, self.heads, mask, None)?;
+        let mask = TokenMask::new(mask.transpose()?.as_ref(), 0, device)?;
+        let seen = attention(&q, &k, &v, self.heads, mask.mask(), None)?;
         Ok(self.out.forward(&seen.reshape([b, c])?)?)
     }
 }
@@ -77,17 +74,9 @@ impl Pool {
 /// What tokens of one kind have in a block.
 struct Side {
     modulation: Arc<Linear>,
-    qkv: Arc<Linear>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
+    attention: Attention,
     /// What happens to them after attention; nothing where they end.
-    after: Option<After>,
-}
-
-struct After {
-    out: Arc<Linear>,
-    first: Arc<Linear>,
-    second: Arc<Linear>,
+    mlp: Option<Mlp>,
 }
 
 impl Side {
@@ -98,63 +87,55 @@ impl Side {
         width: usize,
         inner: Option<usize>,
     ) -> Result<Self> {
-        let all = config.heads * config.head;
-        let (look, name) = (weights.at("attn"), |start: &str| format!("{start}_{kind}"));
-        let norm = |start: &str| {
-            let key = format!("{start}_norm_{kind}.weight");
-            look.rms_norm(&key, config.head, HEAD_EPS)
+        let name = |start: &str| format!("{start}_{kind}");
+        let (qkv, out) = (name("qkv"), name("proj"));
+        let norms = ["q_norm", "k_norm"].map(|norm| name(norm) + ".weight");
+        let norm = HeadNorm::Rms([&norms[0], &norms[1]], HEAD_EPS);
+        let heads = Heads::new(config.heads, config.head, norm);
+        let layers = AttentionLayers {
+            out: inner.map(|_| out.as_str()),
+            bias: Bias::Out,
+            ..AttentionLayers::new(QkvLayers::Joined(&qkv), &out, width, heads)
         };
-        let after = inner.map(|inner| -> Result<After> {
-            let mlp = weights.at(name("mlp"));
-            Ok(After {
-                out: look.linear(&name("proj"), width, all)?,
-                first: mlp.matrix("w1", 2 * inner, width)?,
-                second: mlp.matrix("w2", width, inner)?,
-            })
+        let mlp = inner.map(|inner| {
+            let layers = MlpLayers::GateFirst(["w1", "w2"]);
+            Mlp::new(&weights.at(name("mlp")), layers, (width, inner), false)
         });
         let parts = if inner.is_some() { 4 } else { 1 };
         Ok(Self {
             modulation: weights.linear(&name("mod"), parts * width, config.dim)?,
-            qkv: look.matrix(&name("qkv"), 3 * all, width)?,
-            q_norm: norm("q")?,
-            k_norm: norm("k")?,
-            after: after.transpose()?,
+            attention: Attention::new(&weights.at("attn"), &layers)?,
+            mlp: mlp.transpose()?,
         })
     }
 
-    /// Queries, keys and values of tokens that are scaled.
+    /// Queries, keys and values of tokens that are scaled. The film's heads are turned, each in its own way.
     fn project(
         &self,
         norm: &RmsNorm,
         x: &Tensor,
         scale: &Tensor,
-        config: &MochiConfig,
+        rope: Option<&Rope>,
     ) -> Result<[Tensor; 3]> {
         let input = modulate(norm.forward(x)?, scale, None)?;
-        let [q, k, v] = chunks(&self.qkv.forward(&input)?)?;
-        let normed = |x: &Tensor, norm: &RmsNorm| -> Result<Tensor> {
-            let [b, n, width] = x.dims3()?;
-            let heads = x.reshape([b, n, config.heads, config.head])?;
-            Ok(norm.forward(&heads)?.reshape([b, n, width])?)
-        };
-        Ok([normed(&q, &self.q_norm)?, normed(&k, &self.k_norm)?, v])
+        self.attention.qkv(&input)?.heads(rope)
     }
-}
 
-impl After {
     /// Tokens with what they saw, and with what a layer makes of them. Both are normalised before they are added.
-    fn forward(
+    fn finish(
         &self,
         norm: &RmsNorm,
         x: Tensor,
         seen: &Tensor,
         [gate, scale, last_gate]: [&Tensor; 3],
     ) -> Result<Tensor> {
-        let seen = norm.forward(&self.out.forward(seen)?)?;
+        let Some(mlp) = &self.mlp else {
+            return Ok(x);
+        };
+        let seen = norm.forward(&self.attention.out(seen)?)?;
         let x = add_gated(x, &tanh(gate), &seen)?;
         let input = modulate(norm.forward(&x)?, scale, None)?;
-        let inner = swiglu_halves(&self.first.forward(&input)?)?;
-        let made = norm.forward(&self.second.forward(&inner)?)?;
+        let made = norm.forward(&mlp.forward(&input)?)?;
         Ok(add_gated(x, &tanh(last_gate), &made)?)
     }
 }
@@ -186,10 +167,8 @@ impl Block {
         let [scale, gate, scale_mlp, gate_mlp] = chunks(&self.film.modulation.forward(signal)?)?;
         let told = self.prompt.modulation.forward(signal)?;
         let prompt_scale = part(&told, 0, config.prompt_dim)?;
-        let [q, k, v] = self.film.project(norm, &x, &scale, config)?;
-        // Each head is turned in its own way.
-        let (q, k) = (rope.interleaved(&q, 1)?, rope.interleaved(&k, 1)?);
-        let [yq, yk, yv] = self.prompt.project(norm, &y, &prompt_scale, config)?;
+        let [q, k, v] = self.film.project(norm, &x, &scale, Some(rope))?;
+        let [yq, yk, yv] = self.prompt.project(norm, &y, &prompt_scale, None)?;
         let joined = |x: &Tensor, y: &Tensor| -> Result<Tensor> {
             Ok(Tensor::cat(&[x, &y.narrow(1, 0, count)?], 1)?)
         };
@@ -198,13 +177,11 @@ impl Block {
         drop((q, k, v));
         let own = x.dim(1)?;
         let film = seen.narrow(1, 0, own)?;
-        let x = match &self.film.after {
-            Some(after) => after.forward(norm, x, &film, [&gate, &scale_mlp, &gate_mlp])?,
-            None => x,
-        };
-        let Some(after) = &self.prompt.after else {
+        let parts = [&gate, &scale_mlp, &gate_mlp];
+        let x = self.film.finish(norm, x, &film, parts)?;
+        if self.prompt.mlp.is_none() {
             return Ok((x, y));
-        };
+        }
         let [b, words, _] = y.dims3()?;
         let mut read = seen.narrow(1, own, count)?;
         if count < words {
@@ -212,8 +189,8 @@ impl Block {
             read = Tensor::cat(&[&read, &nothing], 1)?;
         }
         let [_, gate, scale_mlp, gate_mlp] = chunks::<4>(&told)?;
-        let y = after.forward(norm, y, &read, [&gate, &scale_mlp, &gate_mlp])?;
-        Ok((x, y))
+        let parts = [&gate, &scale_mlp, &gate_mlp];
+        Ok((x, self.prompt.finish(norm, y, &read, parts)?))
     }
 }
 
@@ -221,15 +198,14 @@ pub struct MochiNetwork {
     device: Device,
     config: MochiConfig,
     frequencies: Arc<Value>,
-    cells: Arc<Linear>,
-    time: Embedder,
+    cells: PictureTokens,
+    time: TimeEmbed,
     pool: Pool,
     words: Arc<Linear>,
     blocks: Vec<Block>,
     norm: RmsNorm,
     last_norm: LayerNorm,
-    last_modulation: Arc<Linear>,
-    last: Arc<Linear>,
+    last_modulation: AdaLn<2>,
 }
 
 impl DiffusionNetwork for MochiNetwork {
@@ -262,52 +238,47 @@ impl DiffusionNetwork for MochiNetwork {
         Ok(Self {
             device: weights.device().clone(),
             frequencies: weights.value("pos_frequencies", &pairs)?,
-            cells: weights.linear("x_embedder.proj", dim, values)?,
-            time: Embedder::new(&time, ["mlp.0", "mlp.2"], config.waves, dim, true)?,
+            cells: PictureTokens::new(
+                weights.linear("x_embedder.proj", dim, values)?,
+                end.linear("linear", values, dim)?,
+                config.patch,
+                [PatchOrder::ChannelFirst, PatchOrder::ChannelLast],
+            ),
+            time: TimeEmbed::new(&time, ["mlp.0", "mlp.2"], config.waves, dim)?,
             pool: Pool::new(&weights.at("t5_y_embedder"), config)?,
             words: weights.linear("t5_yproj", config.prompt_dim, config.context)?,
             blocks: blocks.collect::<Result<_>>()?,
             norm: RmsNorm::new(None, EPS)?,
             last_norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: end.linear("mod", 2 * dim, dim)?,
-            last: end.linear("linear", values, dim)?,
+            last_modulation: AdaLn::new(&end, "mod", dim, dim, true)?,
             config: config.clone(),
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, device, config) = (input.hooks, &self.device, &self.config);
-        let &[_, _, _, h, w] = input.x.shape() else {
-            let reason = format!("{:?} is not the shape of a film", input.x.shape());
-            return Err(ModelError::invalid("latent", reason));
-        };
+        let (device, config) = (&self.device, &self.config);
         let Some(prompt) = input.conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
         let words = prompt.dim(1)?;
         let count = input.conds.number(COUNT).map_or(words, |n| n as usize);
         let count = count.clamp(1, words);
-        let levels: Vec<f32> = input.timesteps.iter().map(|t| (1.0 - t) * 1000.0).collect();
-        let waves = sinusoid(&levels, config.waves)?.to(device)?;
+        let levels: Vec<f32> = input.timesteps.iter().map(|t| 1.0 - t).collect();
         let mask = input.conds.tensor("attention_mask");
         let pooled = self.pool.forward(prompt, mask, device)?;
-        let signal = silu(&self.time.forward(&waves)?.add(&pooled)?);
-        let mut y = self.words.forward(&prompt.to(device)?)?;
-        let (tokens, grid) = video_to_tokens(input.x, config.patch, PatchOrder::ChannelFirst)?;
-        let mut x = self.cells.forward(&tokens.to(device)?)?;
-        let rope = self.rope(grid)?;
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                (x, y) = block.forward((x, y), &signal, &rope, count, self)?;
-            }
-        }
-        let [shift, scale] = chunks(&self.last_modulation.forward(&signal)?)?;
+        let time = self.time.forward(&levels, 1000.0, device)?;
+        let signal = silu(&time.add(&pooled)?);
+        let y = self.words.forward(&prompt.to(device)?)?;
+        let (x, places) = self.cells.enter(input.x, device)?;
+        let rope = self.rope(places.grid)?;
+        let (kind, blocks) = (BlockKind::DOUBLE, self.blocks.len());
+        let blocks = Blocks::new(kind, blocks, config.heads, places.grid, input);
+        let (x, _) = blocks.run_pair((x, y), |number, x, y| {
+            self.blocks[number].forward((x, y), &signal, &rope, count, self)
+        })?;
+        let [shift, scale] = self.last_modulation.forward(&signal)?;
         let x = self.last_norm.modulated(&x, &shift, &scale)?;
-        let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let order = PatchOrder::ChannelLast;
-        let out = video_from_tokens(&out, grid, config.patch, order, (h, w))?;
-        Ok(out.mul_scalar(-1.0))
+        Ok(self.cells.leave(&x, &places)?.mul_scalar(-1.0))
     }
 
     fn encode(config: &MochiConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -371,6 +342,7 @@ impl MochiNetwork {
         }
         let cos = Tensor::from_buffer([count, width], cos)?;
         let sin = Tensor::from_buffer([count, width], sin)?;
-        Rope::from_tables(cos, sin).to(&self.device)
+        let rope = Rope::from_tables(cos, sin).pairing(Pairs::NeighboursByHead);
+        rope.to(&self.device)
     }
 }

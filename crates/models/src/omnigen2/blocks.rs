@@ -3,102 +3,46 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{Linear, Mask, RmsNorm, add_gated, attention, modulate, swiglu, tanh};
+use fresco_tensor::nn::{Mask, RmsNorm, add_gated, modulate, tanh};
 
 use super::config::OmniGenConfig;
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::{Rope, chunks, repeat_heads};
+use crate::transformer::{
+    AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers, Rope,
+};
 
 pub(super) const EPS: f32 = 1e-5;
 
-struct Attention {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-    heads: usize,
-    kv_heads: usize,
-}
-
-impl Attention {
-    fn new(weights: &Walk<'_>, config: &OmniGenConfig) -> Result<Self> {
-        let (dim, head) = (config.dim, config.head());
-        let beside = config.kv_heads * head;
-        Ok(Self {
-            q: weights.matrix("to_q", dim, dim)?,
-            k: weights.matrix("to_k", beside, dim)?,
-            v: weights.matrix("to_v", beside, dim)?,
-            out: weights.matrix("to_out.0", dim, dim)?,
-            q_norm: weights.rms_norm("norm_q.weight", head, EPS)?,
-            k_norm: weights.rms_norm("norm_k.weight", head, EPS)?,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-        })
-    }
-
-    fn forward(&self, x: &Tensor, mask: Mask<'_>, rope: &Rope) -> Result<Tensor> {
-        let [b, n, dim] = x.dims3()?;
-        let turned = |layer: &Linear, norm: &RmsNorm, heads: usize| -> Result<Tensor> {
-            let head = dim / self.heads;
-            let own = layer.forward(x)?.reshape([b, n, heads, head])?;
-            let own = norm.forward(&own)?.reshape([b, n, heads * head])?;
-            rope.interleaved(&own, heads)
-        };
-        let times = self.heads / self.kv_heads;
-        let q = turned(&self.q, &self.q_norm, self.heads)?;
-        let k = turned(&self.k, &self.k_norm, self.kv_heads)?;
-        let k = repeat_heads(&k, self.kv_heads, times)?;
-        let v = repeat_heads(&self.v.forward(x)?, self.kv_heads, times)?;
-        let seen = attention(&q, &k, &v, self.heads, mask, None)?;
-        drop((q, k, v));
-        Ok(self.out.forward(&seen)?)
-    }
-}
-
-/// The norm before the attention, and what says the noise level.
-enum Entry {
-    Plain(Arc<RmsNorm>),
-    Modulated(Arc<RmsNorm>, Arc<Linear>),
-}
-
 pub(super) struct Block {
-    entry: Entry,
+    /// The norm before the attention, and what says the noise level where it is told.
+    before: Arc<RmsNorm>,
+    level: Option<AdaLn<4>>,
     attention: Attention,
     after: Arc<RmsNorm>,
     ffn_norm: [Arc<RmsNorm>; 2],
-    gate: Arc<Linear>,
-    value: Arc<Linear>,
-    out: Arc<Linear>,
+    feed_forward: Mlp,
 }
 
 impl Block {
     pub(super) fn new(weights: &Walk<'_>, config: &OmniGenConfig, modulated: bool) -> Result<Self> {
-        let (dim, ffn) = (config.dim, config.ffn);
+        let dim = config.dim;
         let norm = |name: &str| weights.rms_norm(&format!("{name}.weight"), dim, EPS);
-        let entry = if modulated {
-            let level = weights.linear("norm1.linear", 4 * dim, config.signal)?;
-            Entry::Modulated(norm("norm1.norm")?, level)
-        } else {
-            Entry::Plain(norm("norm1")?)
-        };
-        let inner = weights.at("feed_forward");
+        let level = || AdaLn::new(weights, "norm1.linear", dim, config.signal, true);
+        let head_norm = HeadNorm::Rms(["norm_q.weight", "norm_k.weight"], EPS);
+        let heads = Heads::grouped(config.heads, config.kv_heads, config.head(), head_norm);
+        let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
+        let layers = AttentionLayers::unbiased(qkv, "to_out.0", dim, heads);
+        let gated = MlpLayers::Gated(["linear_1", "linear_3", "linear_2"]);
+        let feed_forward = weights.at("feed_forward");
         Ok(Self {
-            entry,
-            attention: Attention::new(&weights.at("attn"), config)?,
+            before: norm(if modulated { "norm1.norm" } else { "norm1" })?,
+            level: modulated.then(level).transpose()?,
+            attention: Attention::new(&weights.at("attn"), &layers)?,
             after: norm("norm2")?,
             ffn_norm: [norm("ffn_norm1")?, norm("ffn_norm2")?],
-            gate: inner.matrix("linear_1", ffn, dim)?,
-            out: inner.matrix("linear_2", dim, ffn)?,
-            value: inner.matrix("linear_3", ffn, dim)?,
+            feed_forward: Mlp::new(&feed_forward, gated, (dim, config.ffn), false)?,
         })
-    }
-
-    fn feed_forward(&self, x: &Tensor) -> Result<Tensor> {
-        let inner = swiglu(&self.gate.forward(x)?, &self.value.forward(x)?)?;
-        Ok(self.ffn_norm[1].forward(&self.out.forward(&inner)?)?)
     }
 
     /// `signal` is (b, c), activated.
@@ -109,22 +53,21 @@ impl Block {
         rope: &Rope,
         signal: &Tensor,
     ) -> Result<Tensor> {
-        match &self.entry {
-            Entry::Plain(norm) => {
-                let seen = self.attention.forward(&norm.forward(&x)?, mask, rope)?;
-                let x = x.add(&self.after.forward(&seen)?)?;
-                let made = self.feed_forward(&self.ffn_norm[0].forward(&x)?)?;
-                Ok(x.add(&made)?)
-            }
-            Entry::Modulated(norm, level) => {
-                let [scale, gate, scale2, gate2] = chunks(&level.forward(signal)?)?;
-                let input = modulate(norm.forward(&x)?, &scale, None)?;
-                let seen = self.attention.forward(&input, mask, rope)?;
-                let x = add_gated(x, &tanh(&gate), &self.after.forward(&seen)?)?;
-                let input = modulate(self.ffn_norm[0].forward(&x)?, &scale2, None)?;
-                let made = self.feed_forward(&input)?;
-                Ok(add_gated(x, &tanh(&gate2), &made)?)
-            }
-        }
+        let attend = |x: &Tensor| -> Result<Tensor> {
+            let seen = self.attention.qkv(x)?.attend(rope, mask)?;
+            Ok(self.after.forward(&self.attention.out(&seen)?)?)
+        };
+        let [before_ffn, after_ffn] = &self.ffn_norm;
+        let Some(level) = &self.level else {
+            let x = x.add(&attend(&self.before.forward(&x)?)?)?;
+            let made = self.feed_forward.forward(&before_ffn.forward(&x)?)?;
+            return Ok(x.add(&after_ffn.forward(&made)?)?);
+        };
+        let [scale, gate, scale2, gate2] = level.forward(signal)?;
+        let seen = attend(&modulate(self.before.forward(&x)?, &scale, None)?)?;
+        let x = add_gated(x, &tanh(&gate), &seen)?;
+        let input = modulate(before_ffn.forward(&x)?, &scale2, None)?;
+        let made = self.feed_forward.forward(&input)?;
+        Ok(add_gated(x, &tanh(&gate2), &after_ffn.forward(&made)?)?)
     }
 }

@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, Value, modulate, silu};
+use fresco_tensor::nn::{LayerNorm, Linear, Mask, RmsNorm, Value, modulate, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::blocks::{Block, EPS};
 use super::config::{OmniGenConfig, PATCH};
+use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    PatchOrder, Rope, circular_pad, from_tokens, grid_positions, hide, hides, sinusoid, to_tokens,
+    Blocks, PatchOrder, PictureTokens, Rope, TimeEmbed, TokenGrid, TokenMask, grid_positions,
+    hides, video_to_tokens,
 };
 
 /// Width of the waves that stand for a noise level.
@@ -31,11 +32,11 @@ const PROMPT: u64 = 512;
 pub struct OmniGenNetwork {
     device: Device,
     config: OmniGenConfig,
-    cells: Arc<Linear>,
+    cells: PictureTokens,
     reference_cells: Arc<Linear>,
     /// One for each reference picture.
     reference_marks: Arc<Value>,
-    time: [Arc<Linear>; 2],
+    time: TimeEmbed,
     caption_norm: Arc<RmsNorm>,
     caption: Arc<Linear>,
     noise_refiner: Vec<Block>,
@@ -43,7 +44,7 @@ pub struct OmniGenNetwork {
     context_refiner: Vec<Block>,
     layers: Vec<Block>,
     last_norm: LayerNorm,
-    last: [Arc<Linear>; 2],
+    last_scale: Arc<Linear>,
 }
 
 /// Positions of a prompt and of pictures that follow each other on the first axis.
@@ -60,10 +61,10 @@ impl Positions {
         }
     }
 
-    fn picture(&mut self, grid: (usize, usize)) {
+    fn picture(&mut self, [_, rows, columns]: TokenGrid) {
         self.list
-            .extend(grid_positions(self.next, grid, (0.0, 0.0)));
-        self.next += grid.0.max(grid.1) as f64;
+            .extend(grid_positions(self.next, (rows, columns), (0.0, 0.0)));
+        self.next += rows.max(columns) as f64;
     }
 }
 
@@ -89,22 +90,28 @@ impl DiffusionNetwork for OmniGenNetwork {
         let (dim, signal) = (config.dim, config.signal);
         let values = config.channels * PATCH * PATCH;
         let blocks = |name: &str, count: usize, modulated: bool| -> Result<Vec<Block>> {
-            let list = weights.at(name);
-            let block = |number| Block::new(&list.at(number), config, modulated);
-            (0..count).map(block).collect()
+            let block = |weights: &Walk<'_>| Block::new(weights, config, modulated);
+            weights.at(name).each(count, block)
         };
         let embed = weights.at("time_caption_embed");
         let end = weights.at("norm_out");
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            cells: weights.linear("x_embedder", dim, values)?,
+            cells: PictureTokens::new(
+                weights.linear("x_embedder", dim, values)?,
+                end.linear("linear_2", values, dim)?,
+                PATCH,
+                [PatchOrder::ChannelLast; 2],
+            ),
             reference_cells: weights.linear("ref_image_patch_embedder", dim, values)?,
             reference_marks: weights.value("image_index_embedding", &[config.references, dim])?,
-            time: [
-                embed.linear("timestep_embedder.linear_1", signal, WAVES)?,
-                embed.linear("timestep_embedder.linear_2", signal, signal)?,
-            ],
+            time: TimeEmbed::new(
+                &embed.at("timestep_embedder"),
+                ["linear_1", "linear_2"],
+                WAVES,
+                signal,
+            )?,
             caption_norm: embed.rms_norm("caption_embedder.0.weight", config.caption, EPS)?,
             caption: embed.linear("caption_embedder.1", dim, config.caption)?,
             noise_refiner: blocks("noise_refiner", config.refiners, true)?,
@@ -112,16 +119,12 @@ impl DiffusionNetwork for OmniGenNetwork {
             context_refiner: blocks("context_refiner", config.refiners, false)?,
             layers: blocks("layers", config.layers, true)?,
             last_norm: LayerNorm::new(None, None, 1e-6)?,
-            last: [
-                end.linear("linear_1", dim, signal)?,
-                end.linear("linear_2", values, dim)?,
-            ],
+            last_scale: end.linear("linear_1", dim, signal)?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
         let hooks = input.hooks;
-        let [_, _, h, w] = input.x.dims4()?;
         let Some(prompt) = input.conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
@@ -133,24 +136,19 @@ impl DiffusionNetwork for OmniGenNetwork {
         positions.next = shown;
         let mut references = self.references(input.conds.list("ref_latents"), &mut positions)?;
         let beside = references.as_ref().map_or(Ok(0), |tokens| tokens.dim(1))?;
-        let (tokens, grid) = cells(input.x)?;
-        positions.picture(grid);
-        let mut picture = self.cells.forward(&tokens.to(&self.device)?)?;
+        let (mut picture, places) = self.cells.enter(input.x, &self.device)?;
+        positions.picture(places.grid);
         let config = &self.config;
         let rope = Rope::new(positions.list.as_flattened(), &config.axes, config.theta)?;
         let rope = rope.to(&self.device)?;
 
-        let signal = silu(&self.time(input.timesteps)?);
-        let mask = input
-            .conds
-            .tensor("attention_mask")
-            .map(|mask| -> Result<Tensor> { Ok(hide(mask, 0)?.to(&self.device)?) });
-        let mask = mask.transpose()?;
-        let mask = mask.as_ref().map_or(Mask::None, Mask::Add);
+        let levels: Vec<f32> = input.timesteps.iter().map(|t| 1.0 - t).collect();
+        let signal = silu(&self.time.forward(&levels, 1000.0, &self.device)?);
+        let mask = TokenMask::new(input.conds.tensor("attention_mask"), 0, &self.device)?;
         let own = rope.narrow(0, count)?;
         for block in &self.context_refiner {
             hooks.check()?;
-            caption = block.forward(caption, mask, &own, &signal)?;
+            caption = block.forward(caption, mask.mask(), &own, &signal)?;
         }
         let own = rope.narrow(count + beside, picture.dim(1)?)?;
         for block in &self.noise_refiner {
@@ -170,20 +168,20 @@ impl DiffusionNetwork for OmniGenNetwork {
             .into_iter()
             .flatten()
             .collect();
-        let mut x = Tensor::cat(&parts, 1)?;
+        let x = Tensor::cat(&parts, 1)?;
         let cells = picture.dim(1)?;
         drop((caption, references, picture));
-        for block in &self.layers {
-            hooks.check()?;
-            x = block.forward(x, Mask::None, &rope, &signal)?;
-        }
+        let (kind, blocks) = (BlockKind::DOUBLE, self.layers.len());
+        let blocks = Blocks::new(kind, blocks, config.heads, places.grid, input);
+        let blocks = blocks.with_text(count + beside);
+        let x = blocks.run(x, |number, x| {
+            self.layers[number].forward(x, Mask::None, &rope, &signal)
+        })?;
         let x = x.narrow(1, count + beside, cells)?;
-        let scale = self.last[0].forward(&signal)?;
+        let scale = self.last_scale.forward(&signal)?;
         let x = modulate(self.last_norm.forward(&x)?, &scale, None)?;
-        let out = self.last[1].forward(&x)?.to(&Device::cpu())?;
-        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
         // The network looks from the picture to the noise.
-        Ok(out.narrow(2, 0, h)?.narrow(3, 0, w)?.mul_scalar(-1.0))
+        Ok(self.cells.leave(&x, &places)?.mul_scalar(-1.0))
     }
 
     fn encode(config: &OmniGenConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -230,28 +228,14 @@ impl DiffusionNetwork for OmniGenNetwork {
     }
 }
 
-/// A latent's tokens, and how many rows and columns of them there are.
-fn cells(x: &Tensor) -> Result<(Tensor, (usize, usize))> {
-    let x = circular_pad(x, PATCH)?;
-    let [_, _, h, w] = x.dims4()?;
-    let tokens = to_tokens(&x, PATCH, PatchOrder::ChannelLast)?;
-    Ok((tokens, (h / PATCH, w / PATCH)))
-}
-
 impl OmniGenNetwork {
-    fn time(&self, timesteps: &[f32]) -> Result<Tensor> {
-        let levels: Vec<f32> = timesteps.iter().map(|t| (1.0 - t) * 1000.0).collect();
-        let waves = sinusoid(&levels, WAVES)?.to(&self.device)?;
-        let inner = self.time[0].forward_with(&waves, then(Act::Silu))?;
-        Ok(self.time[1].forward(&inner)?)
-    }
-
     /// The tokens of all reference pictures, each with its mark.
     fn references(&self, list: &[Tensor], positions: &mut Positions) -> Result<Option<Tensor>> {
         let marks = self.reference_marks.at(&self.device)?;
         let mut all = Vec::with_capacity(list.len());
         for (number, latent) in list.iter().enumerate() {
-            let (tokens, grid) = cells(latent)?;
+            let film = latent.unsqueeze(2)?;
+            let (tokens, grid) = video_to_tokens(&film, PATCH, PatchOrder::ChannelLast)?;
             positions.picture(grid);
             let tokens = self.reference_cells.forward(&tokens.to(&self.device)?)?;
             all.push(tokens.add(&marks.narrow(0, number, 1)?)?);

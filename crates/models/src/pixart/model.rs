@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Conv2d, LayerNorm, Linear, Mask, Value, add_gated, attention, silu};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, silu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::{BASE, PATCH, PixArtConfig};
@@ -10,13 +10,13 @@ use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::{ModelSampling, Prediction};
 use crate::store::Walk;
 use crate::transformer::{
-    Embedder, PatchOrder, circular_pad, from_tokens, patch_conv, sinusoid, spread_tokens,
+    AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, PatchOrder,
+    PictureTokens, QkvLayers, Rotation, TimeEmbed, TokenRows, patch_conv,
 };
 
 const EPS: f32 = 1e-6;
@@ -28,36 +28,29 @@ const WAVES: usize = 256;
 const HELD: u64 = 12;
 
 struct Block {
-    table: Arc<Value>,
-    qkv: Arc<Linear>,
-    out: Arc<Linear>,
-    prompt_q: Arc<Linear>,
-    prompt_kv: Arc<Linear>,
-    prompt_out: Arc<Linear>,
-    mlp: [Arc<Linear>; 2],
-    heads: usize,
+    modulation: AdaLn<6>,
+    attention: Attention,
+    prompt_attention: Attention,
+    mlp: Mlp,
 }
 
 impl Block {
     fn new(weights: &Walk<'_>, config: &PixArtConfig) -> Result<Self> {
         let dim = config.dim;
-        let (own, prompt) = (weights.at("attn"), weights.at("cross_attn"));
+        let heads = Heads::new(config.heads, dim / config.heads, HeadNorm::None);
+        let own = AttentionLayers::new(QkvLayers::Joined("qkv"), "proj", dim, heads);
+        let prompt = QkvLayers::Paired(["q_linear", "kv_linear"]);
+        let prompt = AttentionLayers::new(prompt, "proj", dim, heads);
+        let layers = MlpLayers::Plain(["fc1", "fc2"], Act::GeluTanh);
         Ok(Self {
-            table: weights.value("scale_shift_table", &[6, dim])?,
-            qkv: own.linear("qkv", 3 * dim, dim)?,
-            out: own.linear("proj", dim, dim)?,
-            prompt_q: prompt.linear("q_linear", dim, dim)?,
-            prompt_kv: prompt.linear("kv_linear", 2 * dim, dim)?,
-            prompt_out: prompt.linear("proj", dim, dim)?,
-            mlp: [
-                weights.linear("mlp.fc1", config.ffn, dim)?,
-                weights.linear("mlp.fc2", dim, config.ffn)?,
-            ],
-            heads: config.heads,
+            modulation: AdaLn::table(weights, "scale_shift_table", &[6, dim])?,
+            attention: Attention::new(&weights.at("attn"), &own)?,
+            prompt_attention: Attention::new(&weights.at("cross_attn"), &prompt)?,
+            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, config.ffn), true)?,
         })
     }
 
-    /// `time` is (b, 6, dim).
+    /// `time` is (b, 6 * dim).
     fn forward(
         &self,
         norm: &LayerNorm,
@@ -65,32 +58,21 @@ impl Block {
         prompt: &Tensor,
         time: &Tensor,
     ) -> Result<Tensor> {
-        let dim = x.dims3()?[2];
-        let table = self.table.at(&x.device())?.unsqueeze(0)?;
-        let all = time.add(&table)?;
-        let number = |at: usize| all.select(1, at);
-        let input = norm.modulated(&x, &number(0)?, &number(1)?)?;
-        let qkv = self.qkv.forward(&input)?;
-        let part = |at: usize| qkv.narrow(2, at * dim, dim);
-        let seen = attention(
-            &part(0)?,
-            &part(1)?,
-            &part(2)?,
-            self.heads,
-            Mask::None,
-            None,
-        )?;
-        drop(qkv);
-        let x = add_gated(x, &number(2)?, &self.out.forward(&seen)?)?;
+        let [shift, scale, gate, shift2, scale2, gate2] = self.modulation.forward(time)?;
+        let qkv = self
+            .attention
+            .qkv(TokenRows::modulated(norm, &x, &shift, &scale))?;
+        let seen = qkv.attend(Rotation::NONE, Mask::None)?;
+        let x = self.attention.add_gated(&seen, x, &gate)?;
         // The prompt is looked at without a norm before and a gate behind.
-        let q = self.prompt_q.forward(&x)?;
-        let kv = self.prompt_kv.forward(prompt)?;
-        let (k, v) = (kv.narrow(2, 0, dim)?, kv.narrow(2, dim, dim)?);
-        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
-        let x = self.prompt_out.forward_with(&seen, plus(&x))?;
-        let input = norm.modulated(&x, &number(3)?, &number(4)?)?;
-        let inner = self.mlp[0].forward_with(&input, then(Act::GeluTanh))?;
-        Ok(add_gated(x, &number(5)?, &self.mlp[1].forward(&inner)?)?)
+        let qkv = self.prompt_attention.qkv_to(&x, prompt)?;
+        let x = self
+            .prompt_attention
+            .add(&qkv.attend(Rotation::NONE, Mask::None)?, &x)?;
+        let inner = self
+            .mlp
+            .inner(TokenRows::modulated(norm, &x, &shift2, &scale2))?;
+        self.mlp.add_gated(&inner, x, &gate2)
     }
 }
 
@@ -98,16 +80,15 @@ impl Block {
 pub struct PixArtNetwork {
     device: Device,
     config: PixArtConfig,
-    cells: Arc<Conv2d>,
-    time: Embedder,
+    cells: PictureTokens,
+    time: TimeEmbed,
     /// Of height and width, and of their ratio.
-    sizes: Option<[Embedder; 2]>,
+    sizes: Option<[TimeEmbed; 2]>,
     time_block: Arc<Linear>,
-    prompt: [Arc<Linear>; 2],
+    prompt: Mlp,
     blocks: Vec<Block>,
     norm: LayerNorm,
-    last_table: Arc<Value>,
-    last: Arc<Linear>,
+    last_modulation: AdaLn<2>,
 }
 
 impl DiffusionNetwork for PixArtNetwork {
@@ -136,7 +117,7 @@ impl DiffusionNetwork for PixArtNetwork {
         let blocks = weights.at("blocks");
         let layers = ["mlp.0", "mlp.2"];
         let numbers =
-            |name: &str, width: usize| Embedder::new(&weights.at(name), layers, WAVES, width, true);
+            |name: &str, width: usize| TimeEmbed::new(&weights.at(name), layers, WAVES, width);
         let sizes = config.size.map(|width| {
             Ok::<_, ModelError>([
                 numbers("csize_embedder", width)?,
@@ -144,58 +125,56 @@ impl DiffusionNetwork for PixArtNetwork {
             ])
         });
         let out = config.out_channels * PATCH * PATCH;
+        let end = weights.at("final_layer");
+        let prompt = MlpLayers::Plain(["fc1", "fc2"], Act::GeluTanh);
         Ok(Self {
             device: weights.device(),
             config: config.clone(),
-            cells: patch_conv(weights, "x_embedder.proj", dim, config.channels, PATCH)?,
+            cells: PictureTokens::convolved(
+                patch_conv(weights, "x_embedder.proj", dim, config.channels, PATCH)?,
+                end.linear("linear", out, dim)?,
+                PATCH,
+                PatchOrder::ChannelLast,
+            ),
             time: numbers("t_embedder", dim)?,
             sizes: sizes.transpose()?,
             time_block: weights.linear("t_block.1", 6 * dim, dim)?,
-            prompt: [
-                weights.linear("y_embedder.y_proj.fc1", dim, config.context)?,
-                weights.linear("y_embedder.y_proj.fc2", dim, dim)?,
-            ],
-            blocks: (0..config.blocks)
-                .map(|number| Block::new(&blocks.at(number), config))
-                .collect::<Result<_>>()?,
+            prompt: Mlp::between(
+                &weights.at("y_embedder.y_proj"),
+                prompt,
+                [config.context, dim, dim],
+                true,
+            )?,
+            blocks: blocks.each(config.blocks, |weights| Block::new(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_table: weights.value("final_layer.scale_shift_table", &[2, dim])?,
-            last: weights.linear("final_layer.linear", out, dim)?,
+            last_modulation: AdaLn::table(&end, "scale_shift_table", &[2, dim])?,
         })
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, device) = (input.hooks, &self.device);
+        let device = &self.device;
         let [items, channels, height, width] = input.x.dims4()?;
         let Some(prompt) = input.conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
-        let padded = circular_pad(input.x, PATCH)?.to(device)?;
-        let (tokens, grid) = spread_tokens(&self.cells, &padded)?;
-        drop(padded);
-        let places = self.places(grid, (height, width))?.to(device)?;
-        let mut x = tokens.add(&places)?;
+        let (tokens, cells) = self.cells.enter(input.x, device)?;
+        let [_, rows, columns] = cells.grid;
+        let places = self.places((rows, columns), (height, width))?;
+        let x = tokens.add(&places.to(device)?)?;
         let time = self.time(input, (height, width), items)?;
         let parts = self.time_block.forward(&silu(&time))?;
-        let parts = parts.reshape([items, 6, self.config.dim])?;
-        let inner = self.prompt[0].forward_with(&prompt.to(device)?, then(Act::GeluTanh))?;
-        let prompt = self.prompt[1].forward(&inner)?;
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = block.forward(&self.norm, x, &prompt, &parts)?;
-            }
-        }
-        let table = self.last_table.at(device)?.unsqueeze(0)?;
-        let parts = time.unsqueeze(1)?.add(&table)?;
-        let x = self
-            .norm
-            .modulated(&x, &parts.select(1, 0)?, &parts.select(1, 1)?)?;
-        let out = self.last.forward(&x)?.to(&Device::cpu())?;
-        let out = from_tokens(&out, grid, PATCH, PatchOrder::ChannelLast)?;
+        let prompt = self.prompt.forward(&prompt.to(device)?)?;
+        let (kind, count) = (BlockKind::DOUBLE, self.blocks.len());
+        let blocks = Blocks::new(kind, count, self.config.heads, cells.grid, input);
+        let (x, _) = blocks.run_pair((x, prompt), |number, x, prompt| {
+            let x = self.blocks[number].forward(&self.norm, x, &prompt, &parts)?;
+            Ok((x, prompt))
+        })?;
+        let [shift, scale] = self.last_modulation.forward(&time.repeat(&[1, 2])?)?;
+        let x = self.norm.modulated(&x, &shift, &scale)?;
+        let out = self.cells.leave(&x, &cells)?;
         // The other channels are how sure it is, which no sampler asks for.
-        let out = out.narrow(1, 0, channels.min(out.dim(1)?))?;
-        Ok(out.narrow(2, 0, height)?.narrow(3, 0, width)?)
+        Ok(out.narrow(1, 0, channels.min(out.dim(1)?))?)
     }
 
     fn encode(config: &PixArtConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -231,12 +210,11 @@ impl PixArtNetwork {
         (height, width): (usize, usize),
         items: usize,
     ) -> Result<Tensor> {
-        let waves = sinusoid(input.timesteps, WAVES)?.to(&self.device)?;
-        let time = self.time.forward(&waves)?;
+        let time = self.time.forward(input.timesteps, 1.0, &self.device)?;
         let Some([size, ratio]) = &self.sizes else {
             return Ok(time);
         };
-        let numbers = |layer: &Embedder, name: &str, usual: &[f32]| -> Result<Tensor> {
+        let numbers = |layer: &TimeEmbed, name: &str, usual: &[f32]| -> Result<Tensor> {
             let given = input.conds.tensor(name).map(Tensor::data);
             let values =
                 given.filter(|values| !values.is_empty() && values.len() % usual.len() == 0);
@@ -248,7 +226,7 @@ impl PixArtNetwork {
                 .cycle()
                 .take(items * usual.len())
                 .collect();
-            let made = layer.forward(&sinusoid(&all, WAVES)?.to(&self.device)?)?;
+            let made = layer.forward(&all, 1.0, &self.device)?;
             let wide = made.dim(1)? * usual.len();
             Ok(made.reshape([items, wide])?)
         };

@@ -10,13 +10,13 @@ use super::config::{QwenConfig, ReferenceMethod, THETA};
 use super::encode;
 use super::patch::{BlockControl, RunningPatch};
 use super::tokens::{Placement, TokenGrid, latent, place, tokens};
-use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, ControlFeatures, Hooks, Moment};
+use crate::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
 use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
-use crate::transformer::Rope;
+use crate::transformer::{Blocks, Rope};
 
 /// What one pass looks at. Everything is in main memory.
 pub struct Inputs<'a> {
@@ -67,27 +67,6 @@ pub(super) fn rope(
     Rope::new(&positions, &config.axes, THETA)
 }
 
-/// Adds to the first tokens of a picture what a control net says for a block.
-fn steered(img: Tensor, control: Option<&ControlFeatures>, number: usize) -> Result<Tensor> {
-    let list = control.map_or(&[][..], |control| control.of(BlockKind::DOUBLE));
-    let Some(Some(add)) = list.get(number) else {
-        return Ok(img);
-    };
-    let add = add.to(&img.device())?;
-    add_to_first(&img, &add)
-}
-
-/// Adds to the first tokens, as many as there are to add.
-pub(super) fn add_to_first(img: &Tensor, add: &Tensor) -> Result<Tensor> {
-    let (have, count) = (img.dim(1)?, add.dim(1)?);
-    if count >= have {
-        return Ok(img.add(&add.narrow(1, 0, have)?)?);
-    }
-    let first = img.narrow(1, 0, count)?.add(add)?;
-    let rest = img.narrow(1, count, have - count)?;
-    Ok(Tensor::cat(&[&first, &rest], 1)?)
-}
-
 impl QwenNetwork {
     pub fn config(&self) -> &QwenConfig {
         self.trunk.config()
@@ -117,24 +96,24 @@ impl QwenNetwork {
             rope: &rope,
             clean_from: clean.then_some(grid.len()),
         };
-        let mut txt = self.trunk.prompt(&input.context.to(device)?)?;
-        let mut img = self.trunk.picture(&all.to(device)?)?;
+        let txt = self.trunk.prompt(&input.context.to(device)?)?;
+        let img = self.trunk.picture(&all.to(device)?)?;
         drop(all);
         let patches = input.hooks.beside::<BlockControl>();
         let patches = patches
             .map(|patch| RunningPatch::new(patch, img.dim(0)?, config.width))
             .collect::<Result<Vec<_>>>()?;
-        for number in 0..self.trunk.len() {
-            input.hooks.check()?;
-            if !input.hooks.skips(BlockKind::DOUBLE, number) {
-                (img, txt) = self.trunk.block(number, img, txt, &pass)?;
-            }
-            (img, txt) = self.hooked(input, grid, number, img, txt)?;
-            for patch in &patches {
-                img = patch.after(number, img)?;
-            }
-            img = steered(img, input.control, number)?;
-        }
+        let size = [grid.frames, grid.rows, grid.columns];
+        let (kind, at) = (BlockKind::DOUBLE, (input.hooks, input.x.shape()));
+        let blocks = Blocks::of(kind, self.trunk.len(), config.heads(), size, at);
+        let (img, _) = blocks.steered(input.control, 0).run_pair_then(
+            (img, txt),
+            |number, img, txt| self.trunk.block(number, img, txt, &pass),
+            |number, img| {
+                let mut each = patches.iter();
+                each.try_fold(img, |img, patch| patch.after(number, img))
+            },
+        )?;
         let img = img.narrow(1, 0, grid.len())?;
         let out = self.finish(&img, &emb.narrow(0, 0, img.dim(0)?)?)?;
         let out = out.to(&Device::cpu())?;
@@ -142,40 +121,6 @@ impl QwenNetwork {
             return Err(ModelError::invalid("transformer", "no latent"));
         };
         latent(&out, grid, (h, w))
-    }
-
-    /// What others make of picture and prompt after a block.
-    fn hooked(
-        &self,
-        input: &Inputs<'_>,
-        grid: TokenGrid,
-        number: usize,
-        img: Tensor,
-        txt: Tensor,
-    ) -> Result<(Tensor, Tensor)> {
-        let hooks = input.hooks;
-        if !hooks.any_on(BlockKind::DOUBLE) {
-            return Ok((img, txt));
-        }
-        let at = BlockInfo {
-            kind: BlockKind::DOUBLE,
-            number,
-            index: 0,
-            heads: self.config().heads(),
-            size: [grid.frames, grid.rows, grid.columns],
-            original: input.x.shape(),
-            sigma: hooks.info.sigma,
-            cond_or_uncond: &hooks.info.cond_or_uncond,
-        };
-        let flow = BlockFlow {
-            h: img,
-            beside: Some(txt),
-        };
-        let flow = hooks.at_block(Moment::After, flow, &at)?;
-        let txt = flow
-            .beside
-            .ok_or_else(|| ModelError::invalid("hook", "the prompt's tokens are gone"))?;
-        Ok((flow.h, txt))
     }
 
     /// The last norm and the way back to squares of the latent.

@@ -8,7 +8,6 @@ use fresco_tensor::{Device, Tensor, WeightFile, repeat_to_batch};
 
 use super::blocks::EPS;
 use super::config::PATCH;
-use super::model::add_to_first;
 use super::tokens::tokens;
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
@@ -16,7 +15,7 @@ use crate::latent_format;
 use crate::model_patch::{PatchNetwork, PatchStore};
 use crate::network::Lazy;
 use crate::store::{Walk, WeightStore};
-use crate::transformer::Shapes;
+use crate::transformer::{Shapes, add_to_some};
 
 /// The network in messages.
 pub const WHAT: &str = "the model patch";
@@ -104,11 +103,10 @@ pub struct BlockPatch {
 impl BlockPatch {
     pub fn new(weights: &Walk<'_>, config: &PatchConfig) -> Result<Self> {
         let values = config.hint * PATCH * PATCH;
-        let mut blocks = Vec::new();
-        for number in 0..config.layers {
-            let weights = weights.at("controlnet_blocks").at(number);
-            blocks.push(PatchBlock::new(&weights, config.width)?);
-        }
+        let blocks = weights.at("controlnet_blocks");
+        let blocks = blocks.each(config.layers, |weights| {
+            PatchBlock::new(weights, config.width)
+        })?;
         Ok(Self {
             embed: weights.linear("img_in", config.width, values)?,
             blocks,
@@ -190,6 +188,6 @@ impl<'a> RunningPatch<'a> {
             return Ok(img);
         };
         let add = add.mul_scalar(self.control.strength).to(&img.device())?;
-        add_to_first(&img, &add)
+        add_to_some(img, &add, 0)
     }
 }

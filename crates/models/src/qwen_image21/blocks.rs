@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, LayerNorm, Linear, Mask, RmsNorm, activate, attention, modulate, swiglu, swiglu_halves,
-    tanh,
-};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, attention, modulate, silu, tanh};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::Qwen21Config;
 use super::sequence::Segment;
-use crate::epilogue::then;
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::{Embedder, Rope, sinusoid};
+use crate::transformer::{
+    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers, Rope, TimeEmbed,
+};
 
 pub(super) const EPS: f32 = 1e-6;
 /// Width of the waves that stand for a noise level.
@@ -26,8 +24,7 @@ pub(super) struct TextIn {
     plain: RmsNorm,
     /// Its factors are those of the norm, less one.
     norm: Arc<RmsNorm>,
-    first: Arc<Linear>,
-    last: Arc<Linear>,
+    layers: Mlp,
 }
 
 impl TextIn {
@@ -36,15 +33,18 @@ impl TextIn {
         Ok(Self {
             plain: RmsNorm::new(None, EPS)?,
             norm: weights.rms_norm("text_norm.weight", context, EPS)?,
-            first: weights.matrix("in_layer", width, context)?,
-            last: weights.matrix("out_layer", width, width)?,
+            layers: Mlp::between(
+                weights,
+                MlpLayers::Plain(["in_layer", "out_layer"], Act::GeluTanh),
+                [context, width, width],
+                false,
+            )?,
         })
     }
 
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let x = self.plain.forward(x)?.add(&self.norm.forward(x)?)?;
-        let inner = self.first.forward_with(&x, then(Act::GeluTanh))?;
-        Ok(self.last.forward(&inner)?)
+        self.layers.forward(&x)
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Level {
 
 /// Makes [`Level`]s.
 pub(super) struct Levels {
-    time: Embedder,
+    time: TimeEmbed,
     modulation: Arc<Linear>,
 }
 
@@ -65,15 +65,18 @@ impl Levels {
     pub(super) fn new(weights: &Walk<'_>, width: usize) -> Result<Self> {
         let time = weights.at("time_text_embed").at("timestep_embedder");
         Ok(Self {
-            time: Embedder::new(&time, ["linear_1", "linear_2"], WAVES, width, false)?,
+            time: TimeEmbed::between(
+                &time,
+                MlpLayers::Plain(["linear_1", "linear_2"], Act::Silu),
+                [WAVES, width, width],
+                false,
+            )?,
             modulation: weights.matrix("modulation.1", 4 * width, width)?,
         })
     }
 
     pub(super) fn at(&self, levels: &[f32], device: &Device) -> Result<Level> {
-        let told: Vec<f32> = levels.iter().map(|t| t * STEPS).collect();
-        let waves = sinusoid(&told, WAVES)?.to(device)?;
-        let emb = activate(self.time.forward(&waves)?, Act::Silu);
+        let emb = silu(&self.time.forward(levels, STEPS, device)?);
         let all = self.modulation.forward(&emb)?;
         let width = all.dim(1)? / 4;
         let part = |i: usize| all.narrow(1, i * width, width);
@@ -85,27 +88,12 @@ impl Levels {
     }
 }
 
-/// The gate and the values of a feed-forward part, in one matrix or in two.
-enum Gated {
-    Joined(Arc<Linear>),
-    Apart {
-        gate: Arc<Linear>,
-        value: Arc<Linear>,
-    },
-}
-
 /// One block.
 pub(super) struct Block {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    norm_q: Arc<RmsNorm>,
-    norm_k: Arc<RmsNorm>,
-    to_out: Arc<Linear>,
-    gated: Gated,
-    out: Arc<Linear>,
+    attention: Attention,
+    mlp: Mlp,
     norm: LayerNorm,
-    head: usize,
+    heads: usize,
 }
 
 /// Queries, keys and values of some tokens.
@@ -117,62 +105,39 @@ pub(super) struct Projected {
 
 impl Block {
     pub(super) fn new(weights: &Walk<'_>, config: &Qwen21Config) -> Result<Self> {
-        let (width, inner) = (config.width, config.inner);
-        let attn = weights.at("attn");
+        let width = config.width;
+        let norm = HeadNorm::Rms(["norm_q.weight", "norm_k.weight"], EPS);
+        let heads = Heads::new(width / config.head, config.head, norm);
+        let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
+        let layers = AttentionLayers::unbiased(qkv, "to_out.0", width, heads);
+        let gated = if config.joined {
+            MlpLayers::GateFirst(["gate_up", "out"])
+        } else {
+            MlpLayers::Gated(["gate_layer", "proj", "out"])
+        };
         let mlp = weights.at("img_mlp");
-        let linear = |name: &str| attn.matrix(name, width, width);
         Ok(Self {
-            q: linear("to_q")?,
-            k: linear("to_k")?,
-            v: linear("to_v")?,
-            norm_q: attn.rms_norm("norm_q.weight", config.head, EPS)?,
-            norm_k: attn.rms_norm("norm_k.weight", config.head, EPS)?,
-            to_out: linear("to_out.0")?,
-            gated: if config.joined {
-                Gated::Joined(mlp.matrix("gate_up", 2 * inner, width)?)
-            } else {
-                Gated::Apart {
-                    gate: mlp.matrix("gate_layer", inner, width)?,
-                    value: mlp.matrix("proj", inner, width)?,
-                }
-            },
-            out: mlp.matrix("out", width, inner)?,
+            attention: Attention::new(&weights.at("attn"), &layers)?,
+            mlp: Mlp::new(&mlp, gated, (width, config.inner), false)?,
             norm: LayerNorm::new(None, None, EPS)?,
-            head: config.head,
+            heads: heads.count,
         })
-    }
-
-    fn heads(&self) -> usize {
-        self.q.out_features() / self.head
     }
 
     /// Queries and keys, each head normalised and turned to its position, and values.
     pub(super) fn project(&self, x: &Tensor, level: &Level, rope: &Rope) -> Result<Projected> {
-        let [b, n, width] = x.dims3()?;
         let x = modulate(self.norm.forward(x)?, &level.scales[0], None)?;
-        let turned = |layer: &Linear, norm: &RmsNorm| -> Result<Tensor> {
-            let heads = layer.forward(&x)?;
-            let heads = heads.reshape([b, n, width / self.head, self.head])?;
-            let heads = norm.forward(&heads)?.reshape([b, n, width])?;
-            rope.interleaved(&heads, self.heads())
-        };
-        Ok(Projected {
-            q: turned(&self.q, &self.norm_q)?,
-            k: turned(&self.k, &self.norm_k)?,
-            v: self.v.forward(&x)?,
-        })
+        let [q, k, v] = self.attention.qkv(&x)?.heads(rope)?;
+        Ok(Projected { q, k, v })
     }
 
     /// Adds what attention saw, then the feed-forward part.
     fn finish(&self, x: Tensor, seen: &Tensor, level: &Level) -> Result<Tensor> {
-        let x = self.to_out.forward_gated(seen, x, &level.gates[0])?;
+        let x = self.attention.add_gated(seen, x, &level.gates[0])?;
         let h = modulate(self.norm.forward(&x)?, &level.scales[1], None)?;
-        let inner = match &self.gated {
-            Gated::Joined(both) => swiglu_halves(&both.forward(&h)?)?,
-            Gated::Apart { gate, value } => swiglu(&gate.forward(&h)?, &value.forward(&h)?)?,
-        };
+        let inner = self.mlp.inner(&h)?;
         drop(h);
-        Ok(self.out.forward_gated(&inner, x, &level.gates[1])?)
+        self.mlp.add_gated(&inner, x, &level.gates[1])
     }
 
     /// The tokens before the picture that is made: each part sees those before it.
@@ -189,7 +154,7 @@ impl Block {
             let (len, end) = (segment.len(), start + segment.len());
             let q = own.q.narrow(1, start, len)?;
             let (k, v) = (own.k.narrow(1, 0, end)?, own.v.narrow(1, 0, end)?);
-            let heads = self.heads();
+            let heads = self.heads;
             parts.push(match segment {
                 Segment::Picture { .. } => attention(&q, &k, &v, heads, Mask::None, None)?,
                 Segment::Text { .. } if start == 0 => {
@@ -222,7 +187,7 @@ impl Block {
             ),
             None => (k, v),
         };
-        let seen = attention(&q, &k, &v, self.heads(), Mask::None, None)?;
+        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
         drop((q, k, v));
         self.finish(x, &seen, level)
     }

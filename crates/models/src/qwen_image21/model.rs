@@ -16,7 +16,7 @@ use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
-use crate::transformer::{PatchOrder, Rope, from_tokens, to_tokens};
+use crate::transformer::{Blocks, PatchOrder, Rope, from_tokens, to_tokens};
 
 /// What one pass looks at. Everything is in main memory.
 pub struct Inputs<'a> {
@@ -99,15 +99,15 @@ impl Qwen21Network {
         let level = self.levels.at(input.timesteps, &self.device)?;
         let prefix = self.prefix(input, &segments, &rope(&places.positions[..before])?)?;
         let rope = rope(&places.positions[before..])?;
-        let mut x = self.img_in.forward(&cells(input.x)?.to(&self.device)?)?;
-        for (number, block) in self.blocks.iter().enumerate() {
-            input.hooks.check()?;
-            if input.hooks.skips(BlockKind::SINGLE, number) {
-                continue;
-            }
+        let x = self.img_in.forward(&cells(input.x)?.to(&self.device)?)?;
+        let (count, heads) = (self.blocks.len(), self.config.width / self.config.head);
+        let at = (input.hooks, input.x.shape());
+        let blocks = Blocks::of(BlockKind::SINGLE, count, heads, [1, h, w], at);
+        let x = blocks.run(x, |number, x| {
+            let block = &self.blocks[number];
             let own = block.project(&x, &level, &rope)?;
-            x = block.target(x, own, prefix.get(number), &level)?;
-        }
+            block.target(x, own, prefix.get(number), &level)
+        })?;
         let scale = self.norm_out.forward(&level.emb)?;
         let x = modulate(self.norm.forward(&x)?, &scale, None)?;
         let out = self.proj_out.forward(&x)?.to(&Device::cpu())?;
@@ -188,11 +188,8 @@ impl DiffusionNetwork for Qwen21Network {
 
     fn new(weights: &Walk<'_>, config: &Qwen21Config) -> Result<Self> {
         let width = config.width;
-        let mut blocks = Vec::new();
-        for number in 0..config.layers {
-            let weights = weights.at("transformer_blocks").at(number);
-            blocks.push(Block::new(&weights, config)?);
-        }
+        let blocks = weights.at("transformer_blocks");
+        let blocks = blocks.each(config.layers, |weights| Block::new(weights, config))?;
         Ok(Self {
             img_in: weights.matrix("img_in", width, config.input)?,
             txt_in: TextIn::new(&weights.at("txt_in"), config)?,

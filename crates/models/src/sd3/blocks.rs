@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, add_gated, attention};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask};
 
 use super::config::Sd3Config;
-use crate::epilogue::then;
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::store::Walk;
+use crate::transformer::{
+    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, Qkv, QkvLayers, Rotation,
+    TokenRows,
+};
 
 pub(crate) const EPS: f32 = 1e-6;
 
@@ -17,73 +20,18 @@ pub(crate) fn parts(x: &Tensor, width: usize) -> Result<Vec<Tensor>> {
     Ok(x.split(x.rank() - 1, width)?)
 }
 
-/// Queries, keys and values from one matrix, and the way out.
-pub(crate) struct Attention {
-    qkv: Arc<Linear>,
-    norms: Option<(Arc<RmsNorm>, Arc<RmsNorm>)>,
-    /// None where nobody needs the result.
-    proj: Option<Arc<Linear>>,
-    heads: usize,
-}
-
-impl Attention {
-    pub(crate) fn new(weights: &Walk<'_>, config: &Sd3Config, ends: bool) -> Result<Self> {
-        let (width, head) = (config.width, config.width / config.heads);
-        let norm = |name: &str| weights.rms_norm(name, head, EPS);
-        let norms = || Ok::<_, ModelError>((norm("ln_q.weight")?, norm("ln_k.weight")?));
-        Ok(Self {
-            qkv: weights.linear("qkv", 3 * width, width)?,
-            norms: config.qk_norm.then(norms).transpose()?,
-            proj: (!ends)
-                .then(|| weights.linear("proj", width, width))
-                .transpose()?,
-            heads: config.heads,
-        })
-    }
-
-    /// Queries, keys and values.
-    fn project(&self, x: &Tensor) -> Result<[Tensor; 3]> {
-        let [b, n, width] = x.dims3()?;
-        let all = self.qkv.forward(x)?;
-        let part = |i: usize| all.narrow(2, i * width, width);
-        let (mut q, mut k, v) = (part(0)?, part(1)?, part(2)?);
-        if let Some((of_q, of_k)) = &self.norms {
-            let heads = [b, n * self.heads, width / self.heads];
-            q = of_q.forward(&q.reshape(heads)?)?.reshape([b, n, width])?;
-            k = of_k.forward(&k.reshape(heads)?)?.reshape([b, n, width])?;
-        }
-        Ok([q, k, v])
-    }
-
-    /// Of tokens to each other.
-    pub(crate) fn alone(&self, x: &Tensor) -> Result<Tensor> {
-        let [q, k, v] = self.project(x)?;
-        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
-        Ok(match &self.proj {
-            Some(proj) => proj.forward(&seen)?,
-            None => seen,
-        })
-    }
-}
-
-/// Two layers with a GELU between.
-pub(crate) struct Mlp {
-    fc1: Arc<Linear>,
-    fc2: Arc<Linear>,
-}
-
-impl Mlp {
-    pub(crate) fn new(weights: &Walk<'_>, width: usize, inner: usize) -> Result<Self> {
-        Ok(Self {
-            fc1: weights.linear("fc1", inner, width)?,
-            fc2: weights.linear("fc2", width, inner)?,
-        })
-    }
-
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let inner = self.fc1.forward_with(x, then(Act::GeluTanh))?;
-        Ok(self.fc2.forward(&inner)?)
-    }
+/// Queries, keys and values from one matrix, and the way out where anything needs the result.
+fn attention(weights: &Walk<'_>, config: &Sd3Config, ends: bool) -> Result<Attention> {
+    let norm = if config.qk_norm {
+        HeadNorm::Rms(["ln_q.weight", "ln_k.weight"], EPS)
+    } else {
+        HeadNorm::None
+    };
+    let (width, qkv) = (config.width, QkvLayers::Joined("qkv"));
+    let heads = Heads::new(config.heads, width / config.heads, norm);
+    let mut layers = AttentionLayers::new(qkv, "proj", width, heads);
+    layers.out = layers.out.filter(|_| !ends);
+    Attention::new(weights, &layers)
 }
 
 /// One stream's half of a block.
@@ -99,11 +47,11 @@ pub(crate) struct Stream {
 }
 
 /// What a stream keeps while the attention that it shares runs.
-struct Waiting {
+struct Pending<'a> {
     /// Shifts, scales and gates: (b, width) each.
     modulation: Vec<Tensor>,
-    /// What the second attention gave.
-    own: Option<Tensor>,
+    /// The second attention, and what its tokens saw.
+    own: Option<(&'a Attention, Tensor)>,
 }
 
 impl Stream {
@@ -120,54 +68,58 @@ impl Stream {
             (false, false) => 6,
             (false, true) => 9,
         };
+        let mlp = || {
+            let layers = MlpLayers::Plain(["fc1", "fc2"], Act::GeluTanh);
+            Mlp::new(
+                &weights.at("mlp"),
+                layers,
+                (width, config.mlp * width),
+                true,
+            )
+        };
         Ok(Self {
             modulation: weights.linear("adaLN_modulation.1", numbers * width, width)?,
-            attn: Attention::new(&weights.at("attn"), config, ends)?,
+            attn: attention(&weights.at("attn"), config, ends)?,
             second: dual
-                .then(|| Attention::new(&weights.at("attn2"), config, false))
+                .then(|| attention(&weights.at("attn2"), config, false))
                 .transpose()?,
-            mlp: (!ends)
-                .then(|| Mlp::new(&weights.at("mlp"), width, config.mlp * width))
-                .transpose()?,
+            mlp: (!ends).then(mlp).transpose()?,
             norm: LayerNorm::new(None, None, EPS)?,
             width,
         })
     }
 
     /// Queries, keys and values for the shared attention. `c` is the embedding after SiLU.
-    fn begin(&self, x: &Tensor, c: &Tensor) -> Result<([Tensor; 3], Waiting)> {
-        let modulation = parts(&self.modulation.forward(c)?, self.width)?;
-        let normed = self.norm.modulated(x, &modulation[0], &modulation[1])?;
-        let qkv = self.attn.project(&normed)?;
-        drop(normed);
-        let own = match &self.second {
-            Some(second) => {
-                let normed = self.norm.modulated(x, &modulation[6], &modulation[7])?;
-                Some(second.alone(&normed)?)
-            }
-            None => None,
-        };
-        Ok((qkv, Waiting { modulation, own }))
+    fn begin(&self, x: &Tensor, c: &Tensor) -> Result<(Qkv<'_>, Pending<'_>)> {
+        let m = parts(&self.modulation.forward(c)?, self.width)?;
+        let normed = |shift, scale| TokenRows::modulated(&self.norm, x, shift, scale);
+        let qkv = self.attn.qkv(normed(&m[0], &m[1]))?;
+        let own = self.second.as_ref().map(|second| -> Result<_> {
+            let qkv = second.qkv(normed(&m[6], &m[7]))?;
+            Ok((second, qkv.attend(Rotation::NONE, Mask::None)?))
+        });
+        let own = own.transpose()?;
+        Ok((qkv, Pending { modulation: m, own }))
     }
 
     /// Without another stream.
     pub(crate) fn alone(&self, x: Tensor, c: &Tensor) -> Result<Tensor> {
-        let ([q, k, v], waiting) = self.begin(&x, c)?;
-        let seen = attention(&q, &k, &v, self.attn.heads, Mask::None, None)?;
-        self.finish(x, &seen, waiting)
+        let (qkv, pending) = self.begin(&x, c)?;
+        let seen = qkv.attend(Rotation::NONE, Mask::None)?;
+        self.finish(x, &seen, pending)
     }
 
-    fn finish(&self, x: Tensor, seen: &Tensor, waiting: Waiting) -> Result<Tensor> {
-        let (Some(mlp), Some(proj)) = (&self.mlp, &self.attn.proj) else {
+    fn finish(&self, x: Tensor, seen: &Tensor, pending: Pending<'_>) -> Result<Tensor> {
+        let Some(mlp) = &self.mlp else {
             return Ok(x);
         };
-        let Waiting { modulation: m, own } = waiting;
-        let mut x = add_gated(x, &m[2], &proj.forward(seen)?)?;
-        if let Some(own) = own {
-            x = add_gated(x, &m[8], &own)?;
+        let Pending { modulation: m, own } = pending;
+        let mut x = self.attn.add_gated(seen, x, &m[2])?;
+        if let Some((second, seen)) = own {
+            x = second.add_gated(&seen, x, &m[8])?;
         }
-        let normed = self.norm.modulated(&x, &m[3], &m[4])?;
-        Ok(add_gated(x, &m[5], &mlp.forward(&normed)?)?)
+        let inner = mlp.inner(TokenRows::modulated(&self.norm, &x, &m[3], &m[4]))?;
+        mlp.add_gated(&inner, x, &m[5])
     }
 }
 
@@ -175,7 +127,6 @@ impl Stream {
 pub(crate) struct JointBlock {
     context: Stream,
     x: Stream,
-    heads: usize,
 }
 
 impl JointBlock {
@@ -189,7 +140,6 @@ impl JointBlock {
         Ok(Self {
             context: Stream::new(&weights.at("context_block"), config, last, false)?,
             x: Stream::new(&weights.at("x_block"), config, false, dual)?,
-            heads: config.heads,
         })
     }
 
@@ -200,19 +150,11 @@ impl JointBlock {
         x: Tensor,
         c: &Tensor,
     ) -> Result<(Tensor, Tensor)> {
-        let (mine, waiting_context) = self.context.begin(&context, c)?;
-        let (theirs, waiting_x) = self.x.begin(&x, c)?;
-        let [q, k, v] = [0, 1, 2].map(|i| Tensor::cat(&[&mine[i], &theirs[i]], 1));
-        drop((mine, theirs));
-        let seen = attention(&q?, &k?, &v?, self.heads, Mask::None, None)?;
-        let (of_context, of_x) = (context.dim(1)?, x.dim(1)?);
-        let seen_x = seen.narrow(1, of_context, of_x)?;
-        let seen_context = seen.narrow(1, 0, of_context)?;
-        drop(seen);
-        let context = self
-            .context
-            .finish(context, &seen_context, waiting_context)?;
+        let (mine, of_context) = self.context.begin(&context, c)?;
+        let (theirs, of_x) = self.x.begin(&x, c)?;
+        let [seen_context, seen_x] = Qkv::attend_joint([mine, theirs], Rotation::NONE, Mask::None)?;
+        let context = self.context.finish(context, &seen_context, of_context)?;
         drop(seen_context);
-        Ok((context, self.x.finish(x, &seen_x, waiting_x)?))
+        Ok((context, self.x.finish(x, &seen_x, of_x)?))
     }
 }

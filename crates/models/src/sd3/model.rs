@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Conv2d, Embedding, LayerNorm, Linear, silu};
+use fresco_tensor::nn::{Embedding, LayerNorm, Linear, silu};
 use fresco_tensor::{Device, Tensor};
 
-use super::blocks::{EPS, JointBlock, parts};
+use super::blocks::{EPS, JointBlock};
 use super::config::{PATCH, Sd3Config};
-use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Moment};
+use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
@@ -16,7 +16,8 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Embedder, PatchOrder, circular_pad, from_tokens, patch_conv, sinusoid, spread_tokens,
+    AdaLn, BlockControl, Blocks, ControlOrder, Embedder, PatchOrder, PictureTokens, TimeEmbed,
+    patch_conv,
 };
 
 /// Width of the waves that a noise level becomes.
@@ -29,15 +30,14 @@ const HELD: u64 = 24;
 pub struct Mmdit {
     device: Device,
     config: Sd3Config,
-    cells: Arc<Conv2d>,
+    cells: PictureTokens,
     places: Arc<Embedding>,
-    time: Embedder,
+    time: TimeEmbed,
     vector: Embedder,
     prompt: Arc<Linear>,
     blocks: Vec<JointBlock>,
     norm: LayerNorm,
-    modulation: Arc<Linear>,
-    out: Arc<Linear>,
+    modulation: AdaLn<2>,
 }
 
 /// The numbers of a table's rows for a picture of `rows` by `columns` tokens: a window in the middle of it.
@@ -64,65 +64,30 @@ impl Mmdit {
         context: &Tensor,
         y: &Tensor,
     ) -> Result<Tensor> {
-        let (device, hooks) = (&self.device, input.hooks);
-        let [_, _, h, w] = input.x.dims4()?;
-        let padded = circular_pad(input.x, PATCH)?.to(device)?;
-        let (mut x, size) = spread_tokens(&self.cells, &padded)?;
-        drop(padded);
-        let places = window(self.config.positions, size)?;
+        let device = &self.device;
+        let (x, cells) = self.cells.enter(input.x, device)?;
+        let [_, rows, columns] = cells.grid;
+        let places = window(self.config.positions, (rows, columns))?;
         let places = self.places.lookup_on(&places, device)?;
-        x = x.add(&places.unsqueeze(0)?)?;
-        let waves = sinusoid(input.timesteps, WAVES)?.to(device)?;
-        let c = self.time.forward(&waves)?;
+        let x = x.add(&places.unsqueeze(0)?)?;
+        let c = self.time.forward(input.timesteps, 1.0, device)?;
         let c = c.add(&self.vector.forward(&y.to(device)?)?)?;
         let c = silu(&c);
-        let mut context = self.prompt.forward(&context.to(device)?)?;
-        let control = input.control.map_or(&[][..], |c| c.of(BlockKind::OUTPUT));
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                (context, x) = block.forward(context, x, &c)?;
-            }
-            if let Some(Some(features)) = control.get(number) {
-                x = x.add(&features.to(device)?)?;
-            }
-            if hooks.any_on(BlockKind::DOUBLE) {
-                (context, x) = self.hooked((context, x), number, size, input)?;
-            }
-        }
-        drop(context);
-        let modulation = parts(&self.modulation.forward(&c)?, self.config.width)?;
-        let x = self.norm.modulated(&x, &modulation[0], &modulation[1])?;
-        let out = self.out.forward(&x)?.to(&Device::cpu())?;
-        let out = from_tokens(&out, size, PATCH, PatchOrder::ChannelLast)?;
-        Ok(out.narrow(2, 0, h)?.narrow(3, 0, w)?)
-    }
-
-    fn hooked(
-        &self,
-        (context, x): (Tensor, Tensor),
-        number: usize,
-        size: (usize, usize),
-        input: &NetworkInput<'_>,
-    ) -> Result<(Tensor, Tensor)> {
-        let info = &input.hooks.info;
-        let at = BlockInfo {
-            kind: BlockKind::DOUBLE,
-            number,
-            index: 0,
-            heads: self.config.heads,
-            size: [1, size.0, size.1],
-            original: input.x.shape(),
-            sigma: info.sigma,
-            cond_or_uncond: &info.cond_or_uncond,
-        };
-        let flow = BlockFlow {
-            h: x,
-            beside: Some(context.clone()),
-        };
-        let flow = input.hooks.at_block(Moment::After, flow, &at)?;
-        let context = flow.beside.unwrap_or(context);
-        Ok((context.to(&self.device)?, flow.h.to(&self.device)?))
+        let context = self.prompt.forward(&context.to(device)?)?;
+        let (kind, heads) = (BlockKind::DOUBLE, self.config.heads);
+        let mut blocks = Blocks::new(kind, self.blocks.len(), heads, cells.grid, input);
+        blocks.control = input.control.map(|control| BlockControl {
+            features: control.of(BlockKind::OUTPUT),
+            start: 0,
+            order: ControlOrder::BeforeHooks,
+        });
+        let (x, _) = blocks.run_pair((x, context), |number, x, context| {
+            let (context, x) = self.blocks[number].forward(context, x, &c)?;
+            Ok((x, context))
+        })?;
+        let [shift, scale] = self.modulation.forward(&c)?;
+        let x = self.norm.modulated(&x, &shift, &scale)?;
+        self.cells.leave(&x, &cells)
     }
 }
 
@@ -154,16 +119,20 @@ impl DiffusionNetwork for Mmdit {
         };
         let end = weights.at("final_layer");
         let out = config.out_channels * PATCH * PATCH;
-        let embedder = |name: &str, input: usize| {
-            Embedder::new(&weights.at(name), ["mlp.0", "mlp.2"], input, width, true)
-        };
+        let (time, vector) = (weights.at("t_embedder"), weights.at("y_embedder"));
+        let layers = ["mlp.0", "mlp.2"];
         Ok(Self {
             device: weights.device().clone(),
             config: config.clone(),
-            cells: patch_conv(weights, "x_embedder.proj", width, config.in_channels, PATCH)?,
+            cells: PictureTokens::convolved(
+                patch_conv(weights, "x_embedder.proj", width, config.in_channels, PATCH)?,
+                end.linear("linear", out, width)?,
+                PATCH,
+                PatchOrder::ChannelLast,
+            ),
             places: weights.rows("pos_embed", &places)?,
-            time: embedder("t_embedder", WAVES)?,
-            vector: embedder("y_embedder", config.pooled)?,
+            time: TimeEmbed::new(&time, layers, WAVES, width)?,
+            vector: Embedder::new(&vector, layers, config.pooled, width, true)?,
             prompt: weights.linear("context_embedder", width, config.context)?,
             blocks: config
                 .dual
@@ -172,8 +141,7 @@ impl DiffusionNetwork for Mmdit {
                 .map(block)
                 .collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
-            modulation: end.linear("adaLN_modulation.1", 2 * width, width)?,
-            out: end.linear("linear", out, width)?,
+            modulation: AdaLn::new(&end, "adaLN_modulation.1", width, width, true)?,
         })
     }
 

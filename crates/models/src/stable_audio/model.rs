@@ -3,7 +3,7 @@
 use std::f32::consts::TAU;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, Value, attention, swiglu};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, Value};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::{HEAD, StableAudioConfig};
@@ -12,12 +12,15 @@ use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::{plus, then};
+use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::{ModelSampling, Prediction};
 use crate::store::Walk;
-use crate::transformer::{Rope, chunks, part, repeat_heads};
+use crate::transformer::{
+    Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
+    Rotation,
+};
 
 const EPS: f32 = 1e-5;
 /// Latent frames of a second.
@@ -47,84 +50,54 @@ impl Norm {
 
 struct Layer {
     norms: [Norm; 3],
-    qkv: Arc<Linear>,
-    out: Arc<Linear>,
-    cross_q: Arc<Linear>,
-    cross_kv: Arc<Linear>,
-    cross_out: Arc<Linear>,
-    wide: Arc<Linear>,
-    narrow: Arc<Linear>,
+    attention: Attention,
+    prompt_attention: Attention,
+    feed_forward: Mlp,
 }
 
 impl Layer {
     fn new(weights: &Walk<'_>, config: &StableAudioConfig) -> Result<Self> {
-        let (dim, inner) = (config.dim, config.inner);
-        let (own, cross) = (weights.at("self_attn"), weights.at("cross_attn"));
-        let feed = weights.at("ff.ff");
+        let (dim, context) = (config.dim, config.inner_context);
+        let count = dim / HEAD;
+        let heads = Heads::new(count, HEAD, HeadNorm::None);
+        let own = AttentionLayers::unbiased(QkvLayers::Joined("to_qkv"), "to_out", dim, heads);
+        let prompt = AttentionLayers {
+            qkv: QkvLayers::Paired(["to_q", "to_kv"]),
+            source: context,
+            heads: Heads::grouped(count, context / HEAD, HEAD, HeadNorm::None),
+            ..own
+        };
+        let gated = MlpLayers::GateLast(["0.proj", "2"]);
         Ok(Self {
             norms: [
                 Norm::new(weights, "pre_norm", dim)?,
                 Norm::new(weights, "cross_attend_norm", dim)?,
                 Norm::new(weights, "ff_norm", dim)?,
             ],
-            qkv: own.matrix("to_qkv", 3 * dim, dim)?,
-            out: own.matrix("to_out", dim, dim)?,
-            cross_q: cross.matrix("to_q", dim, dim)?,
-            cross_kv: cross.matrix("to_kv", 2 * config.inner_context, config.inner_context)?,
-            cross_out: cross.matrix("to_out", dim, dim)?,
-            wide: feed.linear("0.proj", 2 * inner, dim)?,
-            narrow: feed.linear("2", dim, inner)?,
+            attention: Attention::new(&weights.at("self_attn"), &own)?,
+            prompt_attention: Attention::new(&weights.at("cross_attn"), &prompt)?,
+            feed_forward: Mlp::new(&weights.at("ff.ff"), gated, (dim, config.inner), true)?,
         })
     }
 
-    fn forward(
-        &self,
-        x: &Tensor,
-        prompt: &Tensor,
-        rope: &Rope,
-        config: &StableAudioConfig,
-    ) -> Result<Tensor> {
-        let heads = config.dim / HEAD;
-        let [q, k, v] = chunks(&self.qkv.forward(&self.norms[0].forward(x)?)?)?;
-        let (q, k) = (
-            turned(&q, heads, rope, config)?,
-            turned(&k, heads, rope, config)?,
-        );
-        let seen = attention(&q, &k, &v, heads, Mask::None, None)?;
-        drop((q, k, v));
-        let x = self.out.forward_with(&seen, plus(x))?;
-        let q = self.cross_q.forward(&self.norms[1].forward(&x)?)?;
-        let [k, v] = chunks(&self.cross_kv.forward(prompt)?)?;
-        let shared = config.inner_context / HEAD;
-        let k = repeat_heads(&k, shared, heads / shared)?;
-        let v = repeat_heads(&v, shared, heads / shared)?;
-        let seen = attention(&q, &k, &v, heads, Mask::None, None)?;
-        let x = self.cross_out.forward_with(&seen, plus(&x))?;
-        let inner = self.wide.forward(&self.norms[2].forward(&x)?)?;
-        let [value, gate] = chunks(&inner)?;
-        let made = swiglu(&gate, &value)?;
-        Ok(self.narrow.forward_with(&made, plus(&x))?)
+    fn forward(&self, x: &Tensor, prompt: &Tensor, rope: &Rope) -> Result<Tensor> {
+        let qkv = self.attention.qkv(&self.norms[0].forward(x)?)?;
+        let x = self.attention.add(&qkv.attend(rope, Mask::None)?, x)?;
+        let attention = &self.prompt_attention;
+        let qkv = attention.qkv_to(&self.norms[1].forward(&x)?, prompt)?;
+        let x = attention.add(&qkv.attend(Rotation::NONE, Mask::None)?, &x)?;
+        let inner = self.feed_forward.inner(&self.norms[2].forward(&x)?)?;
+        self.feed_forward.add(&inner, &x)
     }
-}
-
-/// Turns the first channels of each head.
-fn turned(x: &Tensor, heads: usize, rope: &Rope, config: &StableAudioConfig) -> Result<Tensor> {
-    let [b, n, width] = x.dims3()?;
-    let count = 2 * config.turned;
-    let each = x.reshape([b, n, heads, HEAD])?;
-    let first = part(&each, 0, count)?.reshape([b, n, heads * count])?;
-    let first = rope.half(&first, heads)?.reshape([b, n, heads, count])?;
-    let rest = part(&each, count, HEAD - count)?;
-    Ok(Tensor::cat(&[&first, &rest], 3)?.reshape([b, n, width])?)
 }
 
 pub struct StableAudioNetwork {
     device: Device,
     config: StableAudioConfig,
     frequencies: Vec<f32>,
-    time: [Arc<Linear>; 2],
-    prompt: [Arc<Linear>; 2],
-    global: [Arc<Linear>; 2],
+    time: Mlp,
+    prompt: Mlp,
+    global: Mlp,
     seconds: Option<[SecondsEmbedder; 2]>,
     before: Arc<Linear>,
     first: Arc<Linear>,
@@ -132,11 +105,6 @@ pub struct StableAudioNetwork {
     turns: Vec<f32>,
     last: Arc<Linear>,
     behind: Arc<Linear>,
-}
-
-fn both(layers: &[Arc<Linear>; 2], x: &Tensor) -> Result<Tensor> {
-    let inner = layers[0].forward_with(x, then(Act::Silu))?;
-    Ok(layers[1].forward(&inner)?)
 }
 
 impl DiffusionNetwork for StableAudioNetwork {
@@ -169,24 +137,19 @@ impl DiffusionNetwork for StableAudioNetwork {
         let list = inside.at("layers");
         let seconds =
             |name: &str, waves: usize| SecondsEmbedder::new(&weights.at(name), waves, context);
+        let both = |name: &str, [input, width]: [usize; 2], bias: bool| {
+            let layers = MlpLayers::Plain(["0", "2"], Act::Silu);
+            Mlp::between(&weights.at(name), layers, [input, width, width], bias)
+        };
         let frequencies = weights.value("timestep_features.weight", &[config.waves, 1])?;
         let turns = inside.value("rotary_pos_emb.inv_freq", &[config.turned])?;
         Ok(Self {
             device: weights.device(),
             config: config.clone(),
             frequencies: frequencies.stored()?.to_f32()?.into_vec(),
-            time: [
-                weights.linear("to_timestep_embed.0", dim, 2 * config.waves)?,
-                weights.linear("to_timestep_embed.2", dim, dim)?,
-            ],
-            prompt: [
-                weights.matrix("to_cond_embed.0", inner_context, context)?,
-                weights.matrix("to_cond_embed.2", inner_context, inner_context)?,
-            ],
-            global: [
-                weights.matrix("to_global_embed.0", dim, config.global)?,
-                weights.matrix("to_global_embed.2", dim, dim)?,
-            ],
+            time: both("to_timestep_embed", [2 * config.waves, dim], true)?,
+            prompt: both("to_cond_embed", [context, inner_context], false)?,
+            global: both("to_global_embed", [config.global, dim], false)?,
             seconds: match config.seconds {
                 Some(waves) => Some([
                     seconds("seconds_start", waves)?,
@@ -196,9 +159,7 @@ impl DiffusionNetwork for StableAudioNetwork {
             },
             before: weights.matrix("preprocess_conv", channels, channels)?,
             first: inside.matrix("project_in", dim, channels)?,
-            layers: (0..config.layers)
-                .map(|number| Layer::new(&list.at(number), config))
-                .collect::<Result<_>>()?,
+            layers: list.each(config.layers, |weights| Layer::new(weights, config))?,
             turns: turns.stored()?.to_f32()?.into_vec(),
             last: inside.matrix("project_out", channels, dim)?,
             behind: weights.matrix("postprocess_conv", channels, channels)?,
@@ -206,10 +167,10 @@ impl DiffusionNetwork for StableAudioNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, device, config) = (input.hooks, &self.device, &self.config);
+        let (device, config) = (&self.device, &self.config);
         let [b, _, frames] = input.x.dims3()?;
         let (prompt, global) = self.said(input)?;
-        let prompt = both(&self.prompt, &prompt)?;
+        let prompt = self.prompt.forward(&prompt)?;
         let mut waves = Vec::with_capacity(b * 2 * config.waves);
         for t in input.timesteps {
             let angles = self.frequencies.iter().map(|f| TAU * t * f);
@@ -217,21 +178,25 @@ impl DiffusionNetwork for StableAudioNetwork {
             waves.extend(angles.map(f32::sin));
         }
         let waves = Tensor::from_vec([b, 2 * config.waves], waves)?.to(device)?;
-        let token = both(&self.global, &global)?.add(&both(&self.time, &waves)?)?;
+        let token = self
+            .global
+            .forward(&global)?
+            .add(&self.time.forward(&waves)?)?;
         let x = input.x.permute(&[0, 2, 1])?.to(device)?;
         let x = self.before.forward_with(&x, plus(&x))?;
         let x = self.first.forward(&x)?;
-        let mut x = Tensor::cat(&[&token.reshape([b, 1, config.dim])?, &x], 1)?;
+        let x = Tensor::cat(&[&token.reshape([b, 1, config.dim])?, &x], 1)?;
         let angle = |i: usize| (i / config.turned) as f32 * self.turns[i % config.turned];
         let table =
             |f: fn(f32) -> f32| Tensor::from_fn([frames + 1, config.turned], |i| f(angle(i)));
-        let rope = Rope::from_tables(table(f32::cos)?, table(f32::sin)?).to(device)?;
-        for (number, layer) in self.layers.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = layer.forward(&x, &prompt, &rope, config)?;
-            }
-        }
+        // The first channels of each head are turned.
+        let rope = Rope::from_tables(table(f32::cos)?, table(f32::sin)?);
+        let rope = rope.pairing(Pairs::Halves).to(device)?;
+        let (kind, count, heads) = (BlockKind::DOUBLE, self.layers.len(), config.dim / HEAD);
+        let blocks = Blocks::new(kind, count, heads, [1, 1, frames + 1], input);
+        let (x, _) = blocks.run_pair((x, prompt), |number, x, prompt| {
+            Ok((self.layers[number].forward(&x, &prompt, &rope)?, prompt))
+        })?;
         let x = self.last.forward(&x.narrow(1, 1, frames)?)?;
         let x = self.behind.forward_with(&x, plus(&x))?;
         Ok(x.to(&Device::cpu())?.permute(&[0, 2, 1])?)

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use fresco_tensor::cuda::NetworkPart;
+use fresco_tensor::gpu::NetworkPart;
 use fresco_tensor::nn::{
     Conv2d, Conv3d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, MergedAs, Padding,
     RmsNorm, Side, SlotGroup, Value,
@@ -853,6 +853,12 @@ impl WeightStore {
     /// Where a unit is kept; none if it is not in memory.
     pub fn home(&self, unit: &str) -> Option<Device> {
         self.unit(unit).map(|layer| layer.slot().home())
+    }
+
+    /// Bytes of a unit that is kept in main memory and still in its file, where it takes none.
+    pub fn unread_bytes(&self, unit: &str) -> u64 {
+        self.unit(unit)
+            .map_or(0, |layer| layer.slot().unread_bytes())
     }
 
     /// Keeps a unit on another device: a counted copy. A unit that is not in memory has nothing to move. If there is no

@@ -187,6 +187,11 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// What is made of each of `count` numbered places under this one.
+    pub fn each<T>(&self, count: usize, make: impl Fn(&Self) -> Result<T>) -> Result<Vec<T>> {
+        (0..count).map(|number| make(&self.at(number))).collect()
+    }
+
     /// Where the network will compute, and in which numbers.
     pub fn device(&self) -> Device {
         self.course.store.network_device()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, Linear};
 use fresco_tensor::{Buffer, Device, Tensor};
 
+use super::mlp::{Mlp, MlpLayers};
 use crate::epilogue::then;
 use crate::error::Result;
 use crate::store::Walk;
@@ -78,6 +79,40 @@ impl Embedder {
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let inner = self.first.forward_with(x, then(Act::Silu))?;
         Ok(self.second.forward(&inner)?)
+    }
+}
+
+/// Noise levels and other numbers as vectors: waves, then two layers.
+pub struct TimeEmbed {
+    layers: Mlp,
+    waves: usize,
+}
+
+impl TimeEmbed {
+    /// Layers of one width, which have a bias and SiLU between them.
+    pub fn new(weights: &Walk<'_>, names: [&str; 2], waves: usize, width: usize) -> Result<Self> {
+        let layers = MlpLayers::Plain(names, Act::Silu);
+        Self::between(weights, layers, [waves, width, width], true)
+    }
+
+    /// From waves over an inner width to the embedding's.
+    pub fn between(
+        weights: &Walk<'_>,
+        layers: MlpLayers<'_>,
+        sizes: [usize; 3],
+        bias: bool,
+    ) -> Result<Self> {
+        Ok(Self {
+            layers: Mlp::between(weights, layers, sizes, bias)?,
+            waves: sizes[0],
+        })
+    }
+
+    /// The waves of each value times `scale`, and their embedding: (values, width).
+    pub fn forward(&self, values: &[f32], scale: f32, device: &Device) -> Result<Tensor> {
+        let scaled: Vec<f32> = values.iter().map(|value| value * scale).collect();
+        self.layers
+            .forward(&sinusoid(&scaled, self.waves)?.to(device)?)
     }
 }
 

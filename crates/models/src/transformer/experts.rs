@@ -1,6 +1,46 @@
 //! Rows that choose among several feed-forwards.
 
-use fresco_tensor::Tensor;
+use std::sync::Arc;
+
+use fresco_tensor::nn::{Linear, softmax_last};
+use fresco_tensor::{Device, Tensor};
+
+use super::mlp::Mlp;
+use crate::error::Result;
+
+/// Feed-forward parts of which each row asks a few, beside one that all rows ask.
+pub struct Experts {
+    pub scores: Arc<Linear>,
+    pub shared: Mlp,
+    pub list: Vec<Mlp>,
+    /// How many experts a row asks.
+    pub asked: usize,
+}
+
+impl Experts {
+    /// (b, n, c) to the same.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let [b, n, dim] = x.dims3()?;
+        let rows = x.reshape([b * n, dim])?;
+        let scores = softmax_last(&self.scores.forward(&rows)?)?;
+        let asked = self.asked.min(self.list.len());
+        let plan = ExpertPlan::new(&scores.to(&Device::cpu())?, asked);
+        // Each expert works on its rows only; then all rows go back to where they were.
+        let mut made = Vec::with_capacity(self.list.len());
+        for (expert, own) in self.list.iter().zip(&plan.rows) {
+            if !own.is_empty() {
+                made.push(expert.forward(&rows.index_select(0, own)?)?);
+            }
+        }
+        let made = Tensor::cat(&made.iter().collect::<Vec<_>>(), 0)?;
+        let mut out = self.shared.forward(&rows)?;
+        for (places, weights) in plan.places.iter().zip(plan.weights) {
+            let weights = Tensor::from_vec([b * n, 1], weights)?.to(&rows.device())?;
+            out = out.add(&made.index_select(0, places)?.mul(&weights)?)?;
+        }
+        Ok(out.reshape([b, n, dim])?)
+    }
+}
 
 /// Which rows ask which experts.
 pub struct ExpertPlan {

@@ -1,6 +1,7 @@
 //! Which tokens are seen.
 
-use fresco_tensor::Tensor;
+use fresco_tensor::nn::Mask;
+use fresco_tensor::{Device, Tensor};
 
 use crate::error::Result;
 
@@ -17,6 +18,21 @@ pub fn hide(mask: &Tensor, seen: usize) -> Result<Tensor> {
         .mul_scalar(-f32::MAX);
     added.paste(&[0, 0], &hidden)?;
     Ok(added.reshape([items, 1, 1, n + seen])?)
+}
+
+/// Which words of a prompt are seen, where attention computes.
+pub struct TokenMask(Option<Tensor>);
+
+impl TokenMask {
+    /// From a mask of ones and zeros, if there is one; `seen` tokens that follow are not hidden.
+    pub fn new(mask: Option<&Tensor>, seen: usize, device: &Device) -> Result<Self> {
+        let hidden = mask.map(|mask| -> Result<Tensor> { Ok(hide(mask, seen)?.to(device)?) });
+        Ok(Self(hidden.transpose()?))
+    }
+
+    pub fn mask(&self) -> Mask<'_> {
+        self.0.as_ref().map_or(Mask::None, Mask::Add)
+    }
 }
 
 /// Whether a mask hides anything.

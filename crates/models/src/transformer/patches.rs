@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
-use fresco_tensor::nn::{Conv2d, Padding};
+use fresco_tensor::nn::{Conv2d, Linear, Padding};
+use fresco_tensor::{Device, Tensor};
 
 use crate::error::{ModelError, Result};
 use crate::store::{Kernel, Walk};
@@ -124,6 +124,93 @@ pub fn video_from_tokens(
     let c = width / (size * size);
     let video = frames.reshape([b, t, c, h, w])?;
     Ok(video.permute(&[0, 2, 1, 3, 4])?)
+}
+
+enum FirstLayer {
+    Linear(Arc<Linear>, PatchOrder),
+    /// From [`patch_conv`].
+    Conv(Arc<Conv2d>),
+}
+
+/// A network's way from a latent to tokens, and back from tokens to a latent.
+pub struct PictureTokens {
+    first: FirstLayer,
+    last: Arc<Linear>,
+    size: usize,
+    order: PatchOrder,
+}
+
+/// Where a latent's tokens were.
+#[derive(Clone, Debug)]
+pub struct TokenPlaces {
+    pub grid: TokenGrid,
+    /// The shape of the latent.
+    shape: Vec<usize>,
+}
+
+impl PictureTokens {
+    /// The layers on the values of a square of `size` cells, and the orders of these values before and behind the network.
+    pub fn new(
+        first: Arc<Linear>,
+        last: Arc<Linear>,
+        size: usize,
+        orders: [PatchOrder; 2],
+    ) -> Self {
+        Self {
+            first: FirstLayer::Linear(first, orders[0]),
+            last,
+            size,
+            order: orders[1],
+        }
+    }
+
+    /// With a convolution that makes tokens of the squares of a picture.
+    pub fn convolved(
+        first: Arc<Conv2d>,
+        last: Arc<Linear>,
+        size: usize,
+        order: PatchOrder,
+    ) -> Self {
+        Self {
+            first: FirstLayer::Conv(first),
+            last,
+            size,
+            order,
+        }
+    }
+
+    /// The tokens (b, n, width) of a picture (b, c, h, w) or a film (b, c, t, h, w), on a device.
+    pub fn enter(&self, x: &Tensor, device: &Device) -> Result<(Tensor, TokenPlaces)> {
+        let shape = x.shape().to_vec();
+        let (tokens, grid) = match &self.first {
+            FirstLayer::Linear(layer, order) => {
+                let still = x.rank() == 4;
+                let film = if still { x.unsqueeze(2)? } else { x.clone() };
+                let (tokens, grid) = video_to_tokens(&film, self.size, *order)?;
+                (layer.forward(&tokens.to(device)?)?, grid)
+            }
+            FirstLayer::Conv(layer) => {
+                let padded = circular_pad(x, self.size)?.to(device)?;
+                let (tokens, (rows, columns)) = spread_tokens(layer, &padded)?;
+                (tokens, [1, rows, columns])
+            }
+        };
+        Ok((tokens, TokenPlaces { grid, shape }))
+    }
+
+    /// Tokens back in main memory as a latent of the shape that went in, with as many channels as the last layer makes.
+    pub fn leave(&self, x: &Tensor, places: &TokenPlaces) -> Result<Tensor> {
+        let out = self.last.forward(x)?.to(&Device::cpu())?;
+        let [.., h, w] = *places.shape else {
+            return Err(ModelError::invalid("latent", "it has no rows and columns"));
+        };
+        let film = video_from_tokens(&out, places.grid, self.size, self.order, (h, w))?;
+        Ok(if places.shape.len() == 4 {
+            film.squeeze(2)?
+        } else {
+            film
+        })
+    }
 }
 
 #[cfg(test)]

@@ -7,11 +7,27 @@ use fresco_tensor::{Buffer, Device, Tensor};
 
 use crate::error::{ModelError, Result};
 
-/// Cosines and sines for a list of positions, (n, d / 2) each.
+/// Which channels are turned together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pairs {
+    /// Neighbours in each head.
+    #[default]
+    Neighbours,
+    /// Channels that are half a head apart.
+    Halves,
+    /// Neighbours, and each head by angles of its own: the tables have all heads' angles in one row.
+    NeighboursByHead,
+    /// Channels that are half a head apart, and each head by angles of its own: the tables have a row for each head of a token.
+    HalvesByHead,
+}
+
+/// Cosines and sines for a list of positions, (n, d / 2) each, and how they turn heads of d channels. Tables that are shorter
+/// turn the first channels of a head and leave the others.
 #[derive(Clone, Debug)]
 pub struct Rope {
     cos: Tensor,
     sin: Tensor,
+    pairs: Pairs,
 }
 
 /// What one number on an axis turns pairs of channels by.
@@ -81,12 +97,23 @@ impl Rope {
         Ok(Self {
             cos: Tensor::from_buffer([rows, half], cos)?,
             sin: Tensor::from_buffer([rows, half], sin)?,
+            pairs: Pairs::default(),
         })
     }
 
     /// From tables that somebody else made: (n, d / 2) or (b, n, d / 2).
     pub fn from_tables(cos: Tensor, sin: Tensor) -> Self {
-        Self { cos, sin }
+        Self {
+            cos,
+            sin,
+            pairs: Pairs::default(),
+        }
+    }
+
+    /// The same angles for other pairs of channels.
+    #[must_use]
+    pub fn pairing(self, pairs: Pairs) -> Self {
+        Self { pairs, ..self }
     }
 
     /// The same on a device, with all bits: angles of far positions need them.
@@ -95,6 +122,7 @@ impl Rope {
         Ok(Self {
             cos: self.cos.to(device)?,
             sin: self.sin.to(device)?,
+            pairs: self.pairs,
         })
     }
 
@@ -104,7 +132,47 @@ impl Rope {
         Ok(Self {
             cos: self.cos.narrow(dim, start, len)?,
             sin: self.sin.narrow(dim, start, len)?,
+            pairs: self.pairs,
         })
+    }
+
+    /// The tables, where one pass can turn heads of `width` channels while it joins them.
+    pub(super) fn joins(&self, width: usize) -> Option<HeadRope<'_>> {
+        let whole = self.cos.shape().last() == Some(&(width / 2));
+        let apart = match self.pairs {
+            Pairs::Neighbours => false,
+            Pairs::Halves => true,
+            Pairs::NeighboursByHead | Pairs::HalvesByHead => return None,
+        };
+        whole.then_some(HeadRope {
+            cos: &self.cos,
+            sin: &self.sin,
+            apart,
+        })
+    }
+
+    /// Turns each head of (b, n, heads * d).
+    pub fn turn(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
+        let [b, n, width] = x.dims3()?;
+        let head = width / heads.max(1);
+        let tables = self.cos.shape().last().copied().unwrap_or(0);
+        let turned = match self.pairs {
+            Pairs::NeighboursByHead => return self.interleaved(x, 1),
+            Pairs::HalvesByHead => {
+                let rows = x.reshape([b, n * heads, head])?;
+                return Ok(self.half(&rows, 1)?.reshape([b, n, width])?);
+            }
+            Pairs::Neighbours if 2 * tables >= head => return self.interleaved(x, heads),
+            Pairs::Halves if 2 * tables >= head => return self.half(x, heads),
+            Pairs::Neighbours => Self::interleaved,
+            Pairs::Halves => Self::half,
+        };
+        let each = x.reshape([b, n, heads, head])?;
+        let first = each.narrow(3, 0, 2 * tables)?;
+        let first = turned(self, &first.reshape([b, n, heads * 2 * tables])?, heads)?;
+        let first = first.reshape([b, n, heads, 2 * tables])?;
+        let rest = each.narrow(3, 2 * tables, head - 2 * tables)?;
+        Ok(Tensor::cat(&[&first, &rest], 3)?.reshape([b, n, width])?)
     }
 
     /// The tables, to turn neighbouring channels while heads are joined.
@@ -185,6 +253,30 @@ mod tests {
         assert!(Rope::new(&[0.0; 3], &[2, 4], 10.0).is_err());
         let grid: Vec<_> = grid_positions(1.0, (2, 2), (0.0, 5.0)).collect();
         assert_eq!(grid[2], [1.0, 1.0, 5.0]);
+    }
+
+    #[test]
+    fn pairs_are_data() {
+        let x = Tensor::from_fn([1, 2, 8], |i| i as f32).unwrap();
+        let rope = |width: usize| Rope::new(&[1.0, 2.0], &[width], 100.0).unwrap();
+        let whole = rope(4);
+        assert_eq!(
+            whole.turn(&x, 2).unwrap(),
+            whole.interleaved(&x, 2).unwrap()
+        );
+        assert!(whole.joins(4).is_some_and(|tables| !tables.apart));
+        let halves = whole.clone().pairing(Pairs::Halves);
+        assert_eq!(halves.turn(&x, 2).unwrap(), halves.half(&x, 2).unwrap());
+        // Half of the channels of a head of eight turn; the others stay.
+        let partly = halves.turn(&x, 1).unwrap();
+        assert!(halves.joins(8).is_none());
+        assert_eq!(partly.data()[4..8], x.data()[4..8]);
+        let first = Tensor::from_vec([1, 1, 4], x.data()[..4].to_vec()).unwrap();
+        let first = halves.narrow(0, 1).unwrap().half(&first, 1).unwrap();
+        assert_eq!(partly.data()[..4], *first.data());
+        // A table for both heads turns each by angles of its own.
+        let all = rope(8).pairing(Pairs::NeighboursByHead);
+        assert_eq!(all.turn(&x, 2).unwrap(), all.interleaved(&x, 1).unwrap());
     }
 
     #[test]

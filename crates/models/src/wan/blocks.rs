@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, Conv2d, LayerNorm, Linear, Mask, RmsNorm, Value, activate, add_gated, attention, modulate,
+    Act, Conv2d, LayerNorm, Linear, Mask, RmsNorm, Value, activate, attention as attend,
 };
 
 use super::config::{CAMERA_CELL, CELLS, CameraConfig, PATCH, VisionConfig, WanConfig};
@@ -13,41 +13,27 @@ use super::talk::Talking;
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::{PatchOrder, Rope, TokenGrid, chunks, video_to_tokens};
+use crate::transformer::{
+    AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, PatchOrder, QkvLayers,
+    Rope, Rotation, TokenGrid, TokenRows, video_to_tokens,
+};
 
 pub(super) const EPS: f32 = 1e-6;
 
-/// Queries, keys and values with a bias, normalised over all heads at once.
-pub(super) struct Projections {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    pub(super) o: Arc<Linear>,
-    norm_q: Arc<RmsNorm>,
-    norm_k: Arc<RmsNorm>,
-}
-
-impl Projections {
-    /// `source` is the width of what is looked at.
-    pub(super) fn new(weights: &Walk<'_>, dim: usize, source: usize) -> Result<Self> {
-        Ok(Self {
-            q: weights.linear("q", dim, dim)?,
-            k: weights.linear("k", dim, source)?,
-            v: weights.linear("v", dim, source)?,
-            o: weights.linear("o", dim, dim)?,
-            norm_q: weights.rms_norm("norm_q.weight", dim, EPS)?,
-            norm_k: weights.rms_norm("norm_k.weight", dim, EPS)?,
-        })
-    }
-
-    /// Queries of some tokens, keys and values of others.
-    pub(super) fn project(&self, x: &Tensor, source: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-        Ok((
-            self.norm_q.forward(&self.q.forward(x)?)?,
-            self.norm_k.forward(&self.k.forward(source)?)?,
-            self.v.forward(source)?,
-        ))
-    }
+/// Queries, keys and values with a bias, normalised over all heads at once. `source` is the width of what is looked at.
+pub(super) fn attention(
+    weights: &Walk<'_>,
+    heads: usize,
+    dim: usize,
+    source: usize,
+) -> Result<Attention> {
+    let norm = HeadNorm::RmsOfAll(["norm_q.weight", "norm_k.weight"], EPS);
+    let heads = Heads::new(heads, dim / heads.max(1), norm);
+    let layers = AttentionLayers {
+        source,
+        ..AttentionLayers::new(QkvLayers::Apart(["q", "k", "v"]), "o", dim, heads)
+    };
+    Attention::new(weights, &layers)
 }
 
 /// What tokens see of pictures, beside the prompt.
@@ -82,14 +68,14 @@ pub(super) struct Level {
 
 /// One block; those that follow a control video have matrices before and after.
 pub(super) struct Block {
-    modulation: Arc<Value>,
+    modulation: AdaLn<6>,
     heads: usize,
-    self_attn: Projections,
+    self_attn: Attention,
     norm3: Arc<LayerNorm>,
-    cross_attn: Projections,
+    cross_attn: Attention,
     pictures: Option<PictureKeys>,
     hearing: Option<Hearing>,
-    ffn: [Arc<Linear>; 2],
+    ffn: Mlp,
     norm: LayerNorm,
     pub(super) before: Option<Arc<Linear>>,
     pub(super) after: Option<Arc<Linear>>,
@@ -97,7 +83,8 @@ pub(super) struct Block {
 
 impl Block {
     pub(super) fn new(weights: &Walk<'_>, config: &WanConfig) -> Result<Self> {
-        let (dim, ffn) = (config.dim, config.ffn);
+        let (dim, heads) = (config.dim, config.heads);
+        let layers = MlpLayers::Plain(["0", "2"], Act::GeluTanh);
         let cross = weights.at("cross_attn");
         let pictures = config.vision.map(|_| -> Result<PictureKeys> {
             Ok(PictureKeys {
@@ -107,19 +94,16 @@ impl Block {
             })
         });
         let hearing = config.speech;
-        let hearing = hearing.map(|speech| Hearing::new(weights, dim, speech));
+        let hearing = hearing.map(|speech| Hearing::new(weights, heads, dim, speech));
         Ok(Self {
-            modulation: weights.value("modulation", &[1, 6, dim])?,
-            heads: config.heads,
-            self_attn: Projections::new(&weights.at("self_attn"), dim, dim)?,
+            modulation: AdaLn::table(weights, "modulation", &[1, 6, dim])?,
+            heads,
+            self_attn: attention(&weights.at("self_attn"), heads, dim, dim)?,
             norm3: weights.layer_norm("norm3", dim, EPS)?,
-            cross_attn: Projections::new(&cross, dim, dim)?,
+            cross_attn: attention(&cross, heads, dim, dim)?,
             pictures: pictures.transpose()?,
             hearing: hearing.transpose()?,
-            ffn: [
-                weights.linear("ffn.0", ffn, dim)?,
-                weights.linear("ffn.2", dim, ffn)?,
-            ],
+            ffn: Mlp::new(&weights.at("ffn"), layers, (dim, config.ffn), true)?,
             norm: LayerNorm::new(None, None, EPS)?,
             before: None,
             after: None,
@@ -150,9 +134,7 @@ impl Block {
         beside: &Beside,
         rope: &Rope,
     ) -> Result<Tensor> {
-        let own = self.modulation.at(&x.device())?;
-        let own = own.reshape([own.len()])?;
-        let parts = chunks::<6>(&level.blocks.add(&own)?)?;
+        let parts = self.modulation.forward(&level.blocks)?;
         let [shift, scale, gate, shift_ffn, scale_ffn, gate_ffn] = parts;
         let talk = number.zip(beside.talk.as_ref());
         // A film's tokens are hundreds of megabytes: each value is dropped as soon as it has been used.
@@ -161,23 +143,23 @@ impl Block {
             .modulated(&x, &shift, &scale)?
             .reshape(level.joined)?;
         let (seen, places) = self.look_around(input, rope, talk.map(|(_, talk)| talk))?;
-        let mut x = add_gated(x, &gate, &seen.reshape(level.apart)?)?;
+        let mut x = self
+            .self_attn
+            .add_gated(&seen.reshape(level.apart)?, x, &gate)?;
         drop(seen);
         let input = self.norm3.forward(&x)?.reshape(level.joined)?;
         let seen = self.look_beside(input, beside)?;
-        x = x.add(&seen.reshape(level.apart)?)?;
+        x = self.cross_attn.add(&seen.reshape(level.apart)?, &x)?;
         drop(seen);
         if let (Some(hearing), Some(speech)) = (&self.hearing, &beside.speech) {
-            x = hearing.forward(x, speech, self.heads)?;
+            x = hearing.forward(x, speech)?;
         }
         if let Some((number, talk)) = talk {
             x = talk.hear(number, x, level.joined, self.heads, places.as_deref())?;
         }
-        let input = self.norm.modulated(&x, &shift_ffn, &scale_ffn)?;
-        let inner = self.ffn[0].forward_with(&input, then(Act::GeluTanh))?;
-        drop(input);
-        let made = self.ffn[1].forward(&inner)?;
-        Ok(add_gated(x, &gate_ffn, &made)?)
+        let rows = TokenRows::modulated(&self.norm, &x, &shift_ffn, &scale_ffn);
+        let inner = self.ffn.inner(rows)?;
+        self.ffn.add_gated(&inner, x, &gate_ffn)
     }
 
     /// What tokens see of each other, and where they are between people who speak.
@@ -187,38 +169,29 @@ impl Block {
         rope: &Rope,
         talk: Option<&Talking>,
     ) -> Result<(Tensor, Option<Vec<Vec<f64>>>)> {
-        let own = &self.self_attn;
-        let turned = |layer: &Linear, norm: &RmsNorm| -> Result<Tensor> {
-            let mut made = layer.forward(&x)?;
-            made = norm.forward(&made)?;
-            rope.interleaved(&made, self.heads)
-        };
-        let q = turned(&own.q, &own.norm_q)?;
-        let k = turned(&own.k, &own.norm_k)?;
-        let v = own.v.forward(&x)?;
+        let qkv = self.self_attn.qkv(&x)?;
         drop(x);
-        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
-        let places = match talk {
-            Some(talk) => talk.places(&q, &k, self.heads)?,
-            None => None,
+        let Some(talk) = talk else {
+            return Ok((qkv.attend(rope, Mask::None)?, None));
         };
-        drop((q, k, v));
-        Ok((own.o.forward(&seen)?, places))
+        let [q, k, v] = qkv.heads(rope)?;
+        let seen = attend(&q, &k, &v, self.heads, Mask::None, None)?;
+        Ok((seen, talk.places(&q, &k, self.heads)?))
     }
 
     fn look_beside(&self, x: Tensor, beside: &Beside) -> Result<Tensor> {
-        let own = &self.cross_attn;
-        let (q, k, v) = own.project(&x, &beside.text)?;
+        let qkv = self.cross_attn.qkv_to(&x, &beside.text)?;
         drop(x);
-        let mut seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
-        if let Some(pictures) = &self.pictures {
-            // Without a picture the prompt is looked at twice.
-            let from = beside.pictures.as_ref().unwrap_or(&beside.text);
-            let k = pictures.norm.forward(&pictures.k.forward(from)?)?;
-            let v = pictures.v.forward(from)?;
-            seen = seen.add(&attention(&q, &k, &v, self.heads, Mask::None, None)?)?;
-        }
-        Ok(own.o.forward(&seen)?)
+        let Some(pictures) = &self.pictures else {
+            return qkv.attend(Rotation::NONE, Mask::None);
+        };
+        let [q, k, v] = qkv.heads(Rotation::NONE)?;
+        let seen = attend(&q, &k, &v, self.heads, Mask::None, None)?;
+        // Without a picture the prompt is looked at twice.
+        let from = beside.pictures.as_ref().unwrap_or(&beside.text);
+        let k = pictures.norm.forward(&pictures.k.forward(from)?)?;
+        let v = pictures.v.forward(from)?;
+        Ok(seen.add(&attend(&q, &k, &v, self.heads, Mask::None, None)?)?)
     }
 }
 
@@ -323,7 +296,7 @@ impl Camera {
 
 /// The end: tokens to values of their cells.
 pub(super) struct Head {
-    modulation: Arc<Value>,
+    modulation: AdaLn<2>,
     norm: LayerNorm,
     values: Arc<Linear>,
 }
@@ -331,7 +304,7 @@ pub(super) struct Head {
 impl Head {
     pub(super) fn new(weights: &Walk<'_>, config: &WanConfig) -> Result<Self> {
         Ok(Self {
-            modulation: weights.value("modulation", &[1, 2, config.dim])?,
+            modulation: AdaLn::table(weights, "modulation", &[1, 2, config.dim])?,
             norm: LayerNorm::new(None, None, EPS)?,
             values: weights.linear("head", config.out_channels * CELLS, config.dim)?,
         })
@@ -339,13 +312,8 @@ impl Head {
 
     /// Tokens as (rows of the noise level, tokens, dim) to (b, n, values).
     pub(super) fn forward(&self, x: &Tensor, level: &Level) -> Result<Tensor> {
-        let own = self.modulation.at(&x.device())?;
-        let [shift, scale] = [0, 1].map(|at| -> Result<Tensor> {
-            let own = own.narrow(1, at, 1)?;
-            let own = own.reshape([own.len()])?;
-            Ok(level.plain.add(&own)?)
-        });
-        let x = modulate(self.norm.forward(x)?, &scale?, Some(&shift?))?;
+        let [shift, scale] = self.modulation.forward(&level.plain.repeat(&[1, 2])?)?;
+        let x = self.norm.modulated(x, &shift, &scale)?;
         Ok(self.values.forward(&x)?.reshape([
             level.joined[0],
             level.joined[1],

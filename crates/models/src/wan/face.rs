@@ -335,9 +335,7 @@ impl Face {
             motion: Motion::new(&weights.at("motion_encoder"), face)?,
             heads: CausalHeads::new(&encoder, face.heads, dim)?,
             last: encoder.linear("out_proj", dim, face.heads.widths[2])?,
-            looks: (0..face.looks)
-                .map(|number| Look::new(&list.at(number), dim, config.heads))
-                .collect::<Result<_>>()?,
+            looks: list.each(face.looks, |weights| Look::new(weights, dim, config.heads))?,
             norm: LayerNorm::new(None, None, EPS)?,
             attention_heads: config.heads,
         })

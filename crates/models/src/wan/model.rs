@@ -19,14 +19,14 @@ use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     CallConds, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
 };
-use crate::epilogue::then;
+use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Embedder, PatchOrder, Rope, RopeScale, TokenGrid, circular_pad, grid_positions, sinusoid,
-    to_tokens, video_from_tokens, video_to_tokens,
+    Blocks, Mlp, MlpLayers, PatchOrder, Rope, RopeScale, TimeEmbed, TokenGrid, circular_pad,
+    grid_positions, to_tokens, video_from_tokens, video_to_tokens,
 };
 
 const THETA: f64 = 10_000.0;
@@ -43,9 +43,9 @@ pub struct WanNetwork {
     cells: Arc<Linear>,
     reference: Option<Arc<Linear>>,
     camera: Option<Camera>,
-    time: Embedder,
+    time: TimeEmbed,
     time_projection: Arc<Linear>,
-    text: [Arc<Linear>; 2],
+    text: Mlp,
     vision: Option<Vision>,
     blocks: Vec<Block>,
     following: Option<Following>,
@@ -120,16 +120,16 @@ impl DiffusionNetwork for WanNetwork {
             cells: squares("patch_embedding", config.in_channels)?,
             reference: reference.transpose()?,
             camera: camera.transpose()?,
-            time: Embedder::new(weights, names, config.waves, dim, true)?,
+            time: TimeEmbed::new(weights, names, config.waves, dim)?,
             time_projection: weights.linear("time_projection.1", 6 * dim, dim)?,
-            text: [
-                weights.linear("text_embedding.0", dim, config.context)?,
-                weights.linear("text_embedding.2", dim, dim)?,
-            ],
+            text: Mlp::between(
+                &weights.at("text_embedding"),
+                MlpLayers::Plain(["0", "2"], Act::GeluTanh),
+                [config.context, dim, dim],
+                true,
+            )?,
             vision: vision.transpose()?,
-            blocks: (0..config.blocks)
-                .map(|number| Block::new(&list.at(number), config))
-                .collect::<Result<_>>()?,
+            blocks: list.each(config.blocks, |weights| Block::new(weights, config))?,
             following: following.transpose()?,
             sound: sound.transpose()?,
             speech: speech.transpose()?,
@@ -179,8 +179,9 @@ impl WanNetwork {
         conds: &CallConds,
         hooks: &Hooks,
     ) -> Result<Tensor> {
-        let &[b, _, t, h, w] = x.shape() else {
-            let reason = format!("{:?} is not the shape of a video", x.shape());
+        let original = x.shape();
+        let &[b, _, t, h, w] = original else {
+            let reason = format!("{original:?} is not the shape of a video");
             return Err(ModelError::invalid("latent", reason));
         };
         let talk = hooks.beside::<TalkControl>().last();
@@ -235,7 +236,8 @@ impl WanNetwork {
         };
         let after = AfterBlocks { own, heard, face };
         x = x.reshape(level.apart)?;
-        x = self.run(x, &level, &beside, &rope, (conds, &after), hooks)?;
+        let at = (hooks, original, grid);
+        x = self.run(x, &level, &beside, &rope, (conds, &after), at)?;
         let out = self.head.forward(&x, &level)?;
         let frame = grid[1] * grid[2];
         let out = out.narrow(1, before, t * frame)?.to(&Device::cpu())?;
@@ -251,42 +253,45 @@ impl WanNetwork {
         beside: &Beside,
         rope: &Rope,
         (conds, after): (&CallConds, &AfterBlocks),
-        hooks: &Hooks,
+        (hooks, original, grid): (&Hooks, &[usize], TokenGrid),
     ) -> Result<Tensor> {
-        let mut x = x;
         let start = self.following.as_ref().map(|_| x.clone());
         let mut controls = self.controls(conds, level)?;
         let every = match &self.following {
             Some(following) => self.blocks.len() / following.blocks.len().max(1),
             None => 0,
         };
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                x = block.forward(Some(number), x, level, beside, rope)?;
-                x = self.after_block(number, x, level, after)?;
-            }
-            let Some(following) = &self.following else {
-                continue;
-            };
-            if every == 0 || !number.is_multiple_of(every) {
-                continue;
-            }
-            let Some(block) = following.blocks.get(number / every) else {
-                continue;
-            };
-            for (tokens, strength) in &mut controls {
-                if let (Some(layer), Some(start)) = (&block.before, &start) {
-                    *tokens = layer.forward(tokens)?.add(start)?;
+        let following = self.following.as_ref();
+        let follows = |number: usize| {
+            let acts = every > 0 && number.is_multiple_of(every);
+            following
+                .filter(|_| acts)
+                .and_then(|list| list.blocks.get(number / every))
+        };
+        let (kind, count) = (BlockKind::DOUBLE, self.blocks.len());
+        let blocks = Blocks::of(kind, count, self.config.heads, grid, (hooks, original));
+        let own = |number: usize, x: Tensor| -> Result<Tensor> {
+            let x = self.blocks[number].forward(Some(number), x, level, beside, rope)?;
+            self.after_block(number, x, level, after)
+        };
+        blocks
+            .with_shape(level.joined)
+            .run_then(x, own, |number, mut x| {
+                let Some(block) = follows(number) else {
+                    return Ok(x);
+                };
+                for (tokens, strength) in &mut controls {
+                    if let (Some(layer), Some(start)) = (&block.before, &start) {
+                        *tokens = layer.forward_with(tokens, plus(start))?;
+                    }
+                    *tokens = block.forward(None, tokens.clone(), level, beside, rope)?;
+                    if let Some(layer) = &block.after {
+                        let adds = layer.forward(tokens)?;
+                        x = x.add(&adds.mul_scalar(*strength))?;
+                    }
                 }
-                *tokens = block.forward(None, tokens.clone(), level, beside, rope)?;
-                if let Some(layer) = &block.after {
-                    let adds = layer.forward(tokens)?;
-                    x = x.add(&adds.mul_scalar(*strength))?;
-                }
-            }
-        }
-        Ok(x)
+                Ok(x)
+            })
     }
 
     /// What tokens of the video hear, and what they see of a face.
@@ -479,8 +484,7 @@ impl WanNetwork {
             let reason = format!("{} noise levels for {b} videos", levels.len());
             return Err(ModelError::invalid("noise levels", reason));
         }
-        let waves = sinusoid(levels, self.config.waves)?.to(&self.device)?;
-        let mut plain = self.time.forward(&waves)?;
+        let mut plain = self.time.forward(levels, 1.0, &self.device)?;
         let mut blocks = self.time_projection.forward(&silu(&plain))?;
         let mut rows = levels.len();
         if !n.is_multiple_of(each) {
@@ -505,8 +509,7 @@ impl WanNetwork {
         let Some(prompt) = conds.tensor("c_crossattn") else {
             return Err(ModelError::invalid("prompt", "this model needs one"));
         };
-        let inner = self.text[0].forward_with(&prompt.to(&self.device)?, then(Act::GeluTanh))?;
-        let text = self.text[1].forward(&inner)?;
+        let text = self.text.forward(&prompt.to(&self.device)?)?;
         let (Some(vision), Some(states)) = (&self.vision, conds.tensor(VISION)) else {
             return Ok(Beside {
                 text,

@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Embedding, LayerNorm, Linear, Mask, Value, attention, modulate, silu};
+use fresco_tensor::nn::{Embedding, LayerNorm, Linear, Mask, Value, silu};
 use fresco_tensor::{Device, Tensor};
 
-use super::blocks::Projections;
+use super::blocks::attention;
 use super::causal_heads::{CausalHeads, FirstLayer, HeadsConfig};
 use super::config::{CELLS, PATCH, WanConfig};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::{Shapes, chunks};
+use crate::transformer::{Attention, Rotation, Shapes, TokenRows, chunks};
 
 /// After which of forty blocks published networks listen.
 const PUBLISHED: [usize; 12] = [0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39];
@@ -59,7 +59,7 @@ impl SoundConfig {
 
 /// One place where tokens listen.
 struct Listener {
-    looks: Projections,
+    looks: Attention,
     level: Arc<Linear>,
 }
 
@@ -83,7 +83,6 @@ pub(super) struct Sound {
     control: Arc<Linear>,
     earlier: [Arc<Linear>; 3],
     kinds: Arc<Embedding>,
-    attention_heads: usize,
 }
 
 impl Sound {
@@ -92,10 +91,11 @@ impl Sound {
         let place = weights.at("casual_audio_encoder");
         let inside = place.at("encoder");
         let injector = weights.at("audio_injector");
+        let looks = injector.at("injector");
         let listener = |number: usize| -> Result<Listener> {
             let level = injector.at("injector_adain_layers").at(number);
             Ok(Listener {
-                looks: Projections::new(&injector.at("injector").at(number), dim, dim)?,
+                looks: attention(&looks.at(number), config.heads, dim, dim)?,
                 level: level.linear("linear", 2 * dim, dim)?,
             })
         };
@@ -120,7 +120,6 @@ impl Sound {
                 cells(2, "proj_4x")?,
             ],
             kinds: weights.embedding("trainable_cond_mask", 3, dim)?,
-            attention_heads: config.heads,
             config: sound.clone(),
         })
     }
@@ -193,10 +192,9 @@ impl Sound {
         let [b, n, dim] = x.dims3()?;
         let frames = x.reshape([b * heard.frames, n / heard.frames, dim])?;
         let [shift, scale] = chunks(&heard.levels[at])?;
-        let input = modulate(self.norm.forward(&frames)?, &scale, Some(&shift))?;
-        let (q, k, v) = looks.project(&input, &heard.local)?;
-        let seen = attention(&q, &k, &v, self.attention_heads, Mask::None, None)?;
-        let made = frames.add(&looks.o.forward(&seen)?)?;
+        let input = TokenRows::modulated(&self.norm, &frames, &shift, &scale);
+        let qkv = looks.qkv_to(&input.to_tensor()?, &heard.local)?;
+        let made = looks.add(&qkv.attend(Rotation::NONE, Mask::None)?, &frames)?;
         Ok(Some(made.reshape([b, n, dim])?))
     }
 

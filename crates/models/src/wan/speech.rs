@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, attention};
+use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask};
 use fresco_tensor::{Device, Tensor};
 
-use super::blocks::{EPS, Projections};
+use super::blocks::{EPS, attention};
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::Shapes;
+use crate::transformer::{Attention, Rotation, Shapes};
 
 const NORM_EPS: f32 = 1e-5;
 
@@ -127,27 +127,31 @@ impl Speech {
 /// What a block hears.
 pub(super) struct Hearing {
     norm: Arc<LayerNorm>,
-    looks: Projections,
+    looks: Attention,
 }
 
 impl Hearing {
-    pub(super) fn new(weights: &Walk<'_>, dim: usize, config: SpeechConfig) -> Result<Self> {
+    pub(super) fn new(
+        weights: &Walk<'_>,
+        heads: usize,
+        dim: usize,
+        config: SpeechConfig,
+    ) -> Result<Self> {
         let weights = weights.at("audio_cross_attn_wrapper");
         Ok(Self {
             norm: weights.layer_norm("norm1_audio", dim, EPS)?,
-            looks: Projections::new(&weights.at("audio_cross_attn"), dim, config.width)?,
+            looks: attention(&weights.at("audio_cross_attn"), heads, dim, config.width)?,
         })
     }
 
     /// (b, n, dim) with what each frame hears, (b * frames, tokens, width).
-    pub(super) fn forward(&self, x: Tensor, speech: &Tensor, heads: usize) -> Result<Tensor> {
+    pub(super) fn forward(&self, x: Tensor, speech: &Tensor) -> Result<Tensor> {
         let (shape, width) = (x.shape().to_vec(), x.dims3()?[2]);
         let frames = speech.dim(0)?;
         let each = x.len() / (frames * width).max(1);
         let x = x.reshape([frames, each, width])?;
-        let (q, k, v) = self.looks.project(&self.norm.forward(&x)?, speech)?;
-        let seen = attention(&q, &k, &v, heads, Mask::None, None)?;
-        let made = x.add(&self.looks.o.forward(&seen)?)?;
-        Ok(made.reshape(shape)?)
+        let qkv = self.looks.qkv_to(&self.norm.forward(&x)?, speech)?;
+        let seen = qkv.attend(Rotation::NONE, Mask::None)?;
+        Ok(self.looks.add(&seen, &x)?.reshape(shape)?)
     }
 }

@@ -1,6 +1,7 @@
 //! Which models a prompt loads: its loader nodes, plain and with devices, and what their inputs say.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use fresco_graph::{Args, Map, NodeError, NodeSchema as _, Value};
 use fresco_memory::ModelRegistry;
 use fresco_models::detect::Families;
 use fresco_models::{taehv, taesd};
-use fresco_tensor::Device;
+use fresco_tensor::{Device, on_reader_thread};
 
 use super::files::{self, FileKind, FilePart};
 use super::room::Latent;
@@ -255,7 +256,7 @@ impl LoaderNode<'_> {
                 if name == "pixel_space" || taesd::KINDS.iter().any(|kind| kind.0 == name) {
                     return None;
                 }
-                if folders.full_path("vae", name).is_none() && taehv::is_published(name) {
+                if taehv::is_published(name) && find_file(folders, "vae", name).ok()?.is_none() {
                     return None;
                 }
                 (FileKind::Vae, "vae", &["vae_name"])
@@ -265,9 +266,7 @@ impl LoaderNode<'_> {
         let (mut paths, mut missing) = (Vec::new(), None);
         for input in inputs {
             let name = self.text(input)?;
-            let found = folders.full_path(folder, name);
-            // As loaders name it.
-            let found = found.map(|path| path.canonicalize().unwrap_or(path));
+            let found = find_file(folders, folder, name).ok()?;
             paths.push(found.unwrap_or_else(|| {
                 // A name without a file stays a name: nothing outside the folders is looked at.
                 missing = Some(format!("there is no {name} in the folder {folder}"));
@@ -367,4 +366,14 @@ pub(super) fn plan(load: &PlannedLoad, compute: String) -> ModelPlan {
         outcome: super::Outcome::Fits,
         warnings: Vec::new(),
     }
+}
+
+/// Where a file of a name is, as loaders name it. An error: the prompt was interrupted while its network share did not answer.
+fn find_file(folders: &Folders, folder: &str, name: &str) -> io::Result<Option<PathBuf>> {
+    let (folders, folder, name) = (folders.clone(), folder.to_owned(), name.to_owned());
+    let find = move || {
+        let path = folders.full_path(&folder, &name)?;
+        Some(path.canonicalize().unwrap_or(path))
+    };
+    on_reader_thread(find)
 }

@@ -82,22 +82,25 @@ impl Biquad {
 )]
 pub(super) struct AudioEqualizer3Band {
     audio: Audio,
-    /// Decibels for all below the first frequency.
+    /// Decibels by which the low band gets louder; negative makes it softer.
     #[input(optional, name = "low_gain_dB", default = 0.0, min = -24.0, max = 24.0)]
     low_gain: Option<f64>,
+    /// Frequency in hertz up to which the low band reaches.
     #[input(optional, default = 100, min = 20, max = 500)]
     low_freq: Option<i64>,
-    /// Decibels for what is around the second.
+    /// Decibels by which the middle band gets louder; negative makes it softer.
     #[input(optional, name = "mid_gain_dB", default = 0.0, min = -24.0, max = 24.0)]
     mid_gain: Option<f64>,
+    /// Frequency in hertz in the centre of the middle band.
     #[input(optional, default = 1000, min = 200, max = 4000)]
     mid_freq: Option<i64>,
-    /// How narrow that is.
+    /// How narrow the middle band is; higher is narrower.
     #[input(optional, default = 0.707, min = 0.1, max = 10.0)]
     mid_q: Option<f64>,
-    /// Decibels for all above the third.
+    /// Decibels by which the high band gets louder; negative makes it softer.
     #[input(optional, name = "high_gain_dB", default = 0.0, min = -24.0, max = 24.0)]
     high_gain: Option<f64>,
+    /// Frequency in hertz from which on the high band begins.
     #[input(optional, default = 5000, min = 1000, max = 15000)]
     high_freq: Option<i64>,
 }

@@ -42,6 +42,7 @@ fn load(cx: &Cx, name: &str) -> Result<Audio, NodeError> {
     outputs("AUDIO")
 )]
 pub(super) struct LoadAudio {
+    /// The sound file in the input directory.
     #[input(listed = "input/audio", audio_upload = true)]
     audio: String,
 }
@@ -73,6 +74,7 @@ impl Node for LoadAudio {
     outputs("AUDIO")
 )]
 pub(super) struct RecordAudio {
+    /// The recording that the browser made.
     #[input(ty = "AUDIO_RECORD")]
     audio: String,
 }

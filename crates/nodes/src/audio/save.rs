@@ -103,7 +103,7 @@ pub(super) struct SaveAudioMp3 {
     audio: Audio,
     #[input(default = "audio/ComfyUI")]
     filename_prefix: String,
-    /// V0 varies and is about 245 kbit/s; the others are constant.
+    /// Bits a second; V0 varies and is about 245 kbit/s, the others are constant.
     #[input(choices = ["V0", "128k", "320k"], default = "V0")]
     quality: String,
 }
@@ -131,6 +131,7 @@ pub(super) struct SaveAudioOpus {
     audio: Audio,
     #[input(default = "audio/ComfyUI")]
     filename_prefix: String,
+    /// Bits a second; more sound better and make larger files.
     #[input(choices = ["64k", "96k", "128k", "192k", "320k"], default = "128k")]
     quality: String,
 }
@@ -155,6 +156,7 @@ impl Node for SaveAudioOpus {
     output_node
 )]
 pub(super) struct PreviewAudio {
+    /// The sound to play.
     audio: Audio,
 }
 
@@ -169,7 +171,9 @@ impl Node for PreviewAudio {
 fn formats() -> Input {
     let quality = |default: &str, entries: &[&str]| {
         let entries = entries.iter().map(|e| Value::from(*e)).collect();
-        Input::combo("quality", Choices::Fixed(Arc::new(entries))).option("default", default)
+        Input::combo("quality", Choices::Fixed(Arc::new(entries)))
+            .option("default", default)
+            .tooltip("Bits a second; more sound better and make larger files.")
     };
     let mp3 = vec![quality("V0", &["V0", "128k", "320k"])];
     let opus = vec![quality("128k", &["64k", "96k", "128k", "192k", "320k"])];
@@ -194,6 +198,7 @@ pub(super) struct SaveAudioAdvanced {
     audio: Audio,
     #[input(default = "audio/ComfyUI")]
     filename_prefix: String,
+    /// The format of the file: flac is lossless, mp3 and opus are smaller.
     #[input(spec = formats())]
     format: Arc<Map>,
 }

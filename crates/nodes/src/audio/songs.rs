@@ -89,23 +89,25 @@ pub(super) struct TextEncodeAceStepAudio15 {
     /// Lines to sing, with marks as [verse] between them.
     #[input(multiline = true, dynamicPrompts = true)]
     lyrics: String,
-    /// Of the sketch.
+    /// Number from which the sketch is drawn: the same number gives the same sketch.
     #[input(optional, default = 0, min = 0, max = 18446744073709551615u64)]
     seed: Option<u64>,
     /// Beats a minute.
     #[input(optional, default = 120, min = 10, max = 300)]
     bpm: Option<i64>,
-    /// Seconds.
+    /// Length of the song in seconds.
     #[input(optional, default = 120.0, min = 0.0, max = 2000.0)]
     duration: Option<f64>,
+    /// Beats of a bar.
     #[input(optional, choices = ["2", "3", "4", "6"])]
     timesignature: Option<String>,
-    /// In which the lyrics are sung.
+    /// The language in which the lyrics are sung.
     #[input(optional, default = "en", choices = [
         "ar", "az", "bg", "bn", "ca", "cs", "da", "de", "el", "en", "es", "fa", "fi", "fr", "he", "hi", "hr", "ht", "hu", "id",
         "is", "it", "ja", "ko", "la", "lt", "ms", "ne", "nl", "no", "pa", "pl", "pt", "ro", "ru", "sa", "sk", "sr", "sv", "sw",
         "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "yue", "zh", "unknown"])]
     language: Option<String>,
+    /// The key the song is in.
     #[input(optional, choices = [
         "C major", "C# major", "Db major", "D major", "D# major", "Eb major", "E major", "F major", "F# major", "Gb major",
         "G major", "G# major", "Ab major", "A major", "A# major", "Bb major", "B major", "C minor", "C# minor", "Db minor",
@@ -119,7 +121,7 @@ pub(super) struct TextEncodeAceStepAudio15 {
     /// How closely the sketch keeps to what is known of the music; 1 for no guidance.
     #[input(optional, default = 2.0, min = 0.0, max = 100.0)]
     cfg_scale: Option<f64>,
-    /// 0: always the likeliest code.
+    /// How freely codes are drawn; 0 always takes the likeliest.
     #[input(optional, default = TEMPERATURE, min = 0.0, max = 2.0)]
     temperature: Option<f64>,
     /// Only the likeliest codes that together are so likely; 0, or 1 and more: all.

@@ -19,6 +19,7 @@ use super::{Clip, required};
 )]
 pub(super) struct CLIPSetLastLayer {
     clip: Option<Clip>,
+    /// Where to stop, counted from the end: -1 is the last layer, -2 the one before it.
     #[input(default = -1, min = -24, max = -1, step = 1)]
     stop_at_clip_layer: i64,
 }
@@ -43,8 +44,10 @@ impl Node for CLIPSetLastLayer {
 )]
 pub(super) struct T5TokenizerOptions {
     clip: Option<Clip>,
+    /// Fewest padding tokens behind a prompt.
     #[input(default = 0, min = 0, max = 10000, step = 1)]
     min_padding: i64,
+    /// Fewest tokens of a padded prompt.
     #[input(default = 0, min = 0, max = 10000, step = 1)]
     min_length: i64,
 }

@@ -64,6 +64,7 @@ fn encode(
 )]
 pub(super) struct TextEncodeQwenImageEdit {
     clip: Option<Clip>,
+    /// What to change, in words.
     #[input(multiline = true, dynamicPrompts = true)]
     prompt: String,
     /// With it the model gets the picture itself, too, not only what the text encoder sees in it.
@@ -109,6 +110,7 @@ impl Node for TextEncodeQwenImageEdit {
 )]
 pub(super) struct TextEncodeQwenImageEditPlus {
     clip: Option<Clip>,
+    /// What to change, in words; pictures are called Picture 1, Picture 2 and so on.
     #[input(multiline = true, dynamicPrompts = true)]
     prompt: String,
     /// With it the model gets the pictures themselves, too, not only what the text encoder sees in them.
@@ -118,6 +120,7 @@ pub(super) struct TextEncodeQwenImageEditPlus {
     image1: Option<Image>,
     #[input(optional)]
     image2: Option<Image>,
+    /// The third picture.
     #[input(optional)]
     image3: Option<Image>,
 }
@@ -166,6 +169,7 @@ pub(super) struct TextEncodeQwenImage21 {
     clip: Option<Clip>,
     #[input(default = "", multiline = true, dynamicPrompts = true)]
     prompt: String,
+    /// What the picture should not have, in words.
     #[input(default = "", multiline = true, dynamicPrompts = true)]
     negative_prompt: String,
     /// Pictures are made about this wide and high.
@@ -174,6 +178,7 @@ pub(super) struct TextEncodeQwenImage21 {
     /// With it the model gets the pictures themselves, too, not only what the text encoder sees in them.
     #[input(optional)]
     vae: Option<Vae>,
+    /// Pictures to start from; as many as are connected.
     #[input(spec = Input::autogrow("images", Input::new("image", "IMAGE"), "image_", 0, 16).optional())]
     images: Option<Grown<Image>>,
 }

@@ -41,10 +41,13 @@ impl Node for CLIPTextEncode {
     outputs("CONDITIONING")
 )]
 pub(super) struct CLIPTextEncodeSDXLRefiner {
+    /// How beautiful the picture should be: 6 is good for a prompt, 2.5 for a negative one.
     #[input(default = 6.0, min = 0.0, max = 1000.0, step = 0.01)]
     ascore: f64,
+    /// Width in pixels that the model is told.
     #[input(default = 1024, min = 0, max = 16384)]
     width: i64,
+    /// Height in pixels that the model is told.
     #[input(default = 1024, min = 0, max = 16384)]
     height: i64,
     #[input(multiline = true, dynamicPrompts = true)]
@@ -76,20 +79,28 @@ impl Node for CLIPTextEncodeSDXLRefiner {
 )]
 pub(super) struct CLIPTextEncodeSDXL {
     clip: Option<Clip>,
+    /// Width in pixels of the original that the model is told; larger asks for more detail.
     #[input(default = 1024, min = 0, max = 16384)]
     width: i64,
+    /// Height in pixels of the original that the model is told; larger asks for more detail.
     #[input(default = 1024, min = 0, max = 16384)]
     height: i64,
+    /// Pixels that the model is told were cut off at the left; 0 keeps the subject in the middle.
     #[input(default = 0, min = 0, max = 16384)]
     crop_w: i64,
+    /// Pixels that the model is told were cut off at the top; 0 keeps the subject in the middle.
     #[input(default = 0, min = 0, max = 16384)]
     crop_h: i64,
+    /// Width in pixels of the picture that is made.
     #[input(default = 1024, min = 0, max = 16384)]
     target_width: i64,
+    /// Height in pixels of the picture that is made.
     #[input(default = 1024, min = 0, max = 16384)]
     target_height: i64,
+    /// The prompt as the larger encoder, CLIP-G, reads it.
     #[input(multiline = true, dynamicPrompts = true)]
     text_g: String,
+    /// The prompt as the smaller encoder, CLIP-L, reads it.
     #[input(multiline = true, dynamicPrompts = true)]
     text_l: String,
 }

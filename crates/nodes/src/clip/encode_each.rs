@@ -117,6 +117,7 @@ pub(super) struct CLIPTextEncodeHiDream {
     clip_g: String,
     #[input(multiline = true, dynamicPrompts = true)]
     t5xxl: String,
+    /// The prompt as the language model Llama reads it.
     #[input(multiline = true, dynamicPrompts = true)]
     llama: String,
 }
@@ -146,8 +147,10 @@ impl Node for CLIPTextEncodeHiDream {
 )]
 pub(super) struct CLIPTextEncodeHunyuanDiT {
     clip: Option<Clip>,
+    /// The prompt as the encoder BERT reads it.
     #[input(multiline = true, dynamicPrompts = true)]
     bert: String,
+    /// The prompt as the encoder mT5 reads it.
     #[input(multiline = true, dynamicPrompts = true)]
     mt5xl: String,
 }
@@ -174,6 +177,7 @@ pub(super) struct CLIPTextEncodeKandinsky5 {
     clip: Option<Clip>,
     #[input(multiline = true, dynamicPrompts = true)]
     clip_l: String,
+    /// The prompt as the language model Qwen2.5 reads it.
     #[input(multiline = true, dynamicPrompts = true)]
     qwen25_7b: String,
 }
@@ -201,6 +205,7 @@ pub(super) struct CLIPTextEncodeLumina2 {
     /// What the model was told about the pictures it should make.
     #[input(choices = ["superior", "alignment"])]
     system_prompt: String,
+    /// What to show.
     #[input(multiline = true, dynamicPrompts = true)]
     user_prompt: String,
     clip: Option<Clip>,
@@ -235,8 +240,10 @@ impl Node for CLIPTextEncodeLumina2 {
     outputs("CONDITIONING")
 )]
 pub(super) struct CLIPTextEncodePixArtAlpha {
+    /// Width in pixels of the picture that is made.
     #[input(default = 1024, min = 0, max = 16384)]
     width: i64,
+    /// Height in pixels of the picture that is made.
     #[input(default = 1024, min = 0, max = 16384)]
     height: i64,
     #[input(multiline = true, dynamicPrompts = true)]

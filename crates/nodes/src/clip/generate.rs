@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Cx, Input, Map, Node, NodeError, NodeOutput, NodeResult, Output, Value};
+use fresco_graph::{Cx, Input, Map, Node, NodeError, NodeOutput, NodeResult, Output, Twin, Value};
 use fresco_memory::Need;
 use fresco_models::text::decoder::HEARD_RATE;
 use fresco_models::text::{Draw, Given, WritingRule};
@@ -19,27 +19,56 @@ use crate::vae::fit_by;
 const MOST_PIXELS: f64 = 1024.0 * 1024.0;
 
 fn modes() -> Input {
-    let number = |name: &str, default: f64, min: f64, max: f64, step: f64| {
+    let number = |name: &str, about: &str, default: f64, [min, max, step]: [f64; 3]| {
         Input::new(name, "FLOAT")
+            .tooltip(about)
             .option("default", default)
             .option("min", min)
             .option("max", max)
             .option("step", step)
     };
     let on = vec![
-        number("temperature", 0.7, 0.01, 2.0, 1e-6),
+        number(
+            "temperature",
+            "How freely words are drawn; lower keeps to the likeliest.",
+            0.7,
+            [0.01, 2.0, 1e-6],
+        ),
         Input::new("top_k", "INT")
+            .tooltip("Draws among so many of the likeliest words; 0 among all.")
             .option("default", 64)
             .option("min", 0)
             .option("max", 1000),
-        number("top_p", 0.95, 0.0, 1.0, 0.01),
-        number("min_p", 0.05, 0.0, 1.0, 0.01),
-        number("repetition_penalty", 1.05, 0.0, 5.0, 0.01),
+        number(
+            "top_p",
+            "Draws among the likeliest words that are together this probable.",
+            0.95,
+            [0.0, 1.0, 0.01],
+        ),
+        number(
+            "min_p",
+            "Leaves out words that are less probable than this share of the likeliest.",
+            0.05,
+            [0.0, 1.0, 0.01],
+        ),
+        number(
+            "repetition_penalty",
+            "How much words that were used become less likely; 1 changes nothing.",
+            1.05,
+            [0.0, 5.0, 0.01],
+        ),
         Input::new("seed", "INT")
+            .tooltip("Number from which words are drawn: the same number gives the same text.")
             .option("default", 0)
             .option("min", 0)
             .option("max", u64::MAX),
-        number("presence_penalty", 0.0, 0.0, 5.0, 0.01).optional(),
+        number(
+            "presence_penalty",
+            "How much is taken off the odds of words that were used; 0 changes nothing.",
+            0.0,
+            [0.0, 5.0, 0.01],
+        )
+        .optional(),
     ];
     Input::dynamic_combo("sampling_mode", vec![("on", on), ("off", Vec::new())])
 }
@@ -59,6 +88,7 @@ fn modes() -> Input {
 )]
 pub(super) struct TextGenerate {
     clip: Option<Clip>,
+    /// What the model is asked, or what the prompt that it writes should be about.
     #[input(default = "", multiline = true, dynamicPrompts = true)]
     prompt: String,
     /// Tokens that are written at most.
@@ -67,6 +97,7 @@ pub(super) struct TextGenerate {
     /// Off: always the likeliest word.
     #[input(spec = modes())]
     sampling_mode: Option<Arc<Map>>,
+    /// A picture that the model looks at before it writes.
     #[input(optional)]
     image: Option<Image>,
     /// Frames at 24 in a second; one of each second is looked at.
@@ -81,10 +112,11 @@ pub(super) struct TextGenerate {
     /// Off: the prompt is what the model reads, without marks of a conversation.
     #[input(optional, or = true, default = true, advanced = true)]
     use_default_template: bool,
+    /// How many tokens to guess ahead. Here one is written at a time, whatever is chosen.
     #[expect(dead_code, reason = "one token at a time is written")]
     #[input(optional, or = "auto".to_owned(), default = "auto", choices = ["auto", "off", "2", "3", "4", "5"])]
     mtp: String,
-    /// What the model is told before the prompt.
+    /// What the model is told before the prompt, in place of what it is told otherwise.
     #[input(optional, forceInput = true)]
     system_prompt: Option<String>,
 }
@@ -150,65 +182,17 @@ const VIDEO_WRITER: &str = "You write prompts for a model that makes short video
     their words in quotation marks, sounds, music. Keep everything the user says, add only what fits to it, and answer with \
     the paragraph alone. If there is a picture, the video begins with it.";
 
-/// Writes a prompt for LTX-2 with a language model.
-#[derive(Node)]
-#[node(
-    id = "TextGenerateLTX2Prompt",
-    v3,
-    module = "comfy_extras.nodes_textgen",
-    display = "Generate LTX2 Prompt",
-    category = "text",
-    outputs(
-        Output::new("STRING").named("generated_text"),
-        Output::new("STRING").named("thinking")
-    )
-)]
-pub(super) struct TextGenerateLTX2Prompt {
-    clip: Option<Clip>,
-    #[input(default = "", multiline = true, dynamicPrompts = true)]
-    prompt: String,
-    /// Tokens that are written at most.
-    #[input(default = 512, min = 1, max = 32768)]
-    max_length: usize,
-    /// Off: always the likeliest word.
-    #[input(spec = modes())]
-    sampling_mode: Option<Arc<Map>>,
-    #[input(optional)]
-    image: Option<Image>,
-    #[input(optional)]
-    video: Option<Image>,
-    #[input(optional)]
-    audio: Option<Audio>,
-    #[input(optional, or = false, default = false)]
-    thinking: bool,
-    #[input(optional, or = true, default = true, advanced = true)]
-    use_default_template: bool,
-    #[input(optional, or = "auto".to_owned(), default = "auto", choices = ["auto", "off", "2", "3", "4", "5"])]
-    mtp: String,
-    /// In place of what the model is told otherwise.
-    #[input(optional, forceInput = true)]
-    system_prompt: Option<String>,
-}
-
-impl Node for TextGenerateLTX2Prompt {
-    fn run(self, cx: &Cx) -> NodeResult {
-        let told = self.system_prompt.filter(|text| !text.is_empty());
-        TextGenerate {
-            clip: self.clip,
-            prompt: self.prompt,
-            max_length: self.max_length,
-            sampling_mode: self.sampling_mode,
-            image: self.image,
-            video: self.video,
-            audio: self.audio,
-            thinking: self.thinking,
-            use_default_template: self.use_default_template,
-            mtp: self.mtp,
-            system_prompt: Some(told.unwrap_or_else(|| VIDEO_WRITER.to_owned())),
-        }
-        .run(cx)
-    }
-}
+pub(super) static VIDEO_PROMPT: Twin<TextGenerate> = Twin {
+    id: "TextGenerateLTX2Prompt",
+    display: Some("Generate LTX2 Prompt"),
+    about: "Writes a prompt for LTX-2 with a language model.",
+    defaults: &[],
+    run: |mut node, cx| {
+        let told = node.system_prompt.filter(|text| !text.is_empty());
+        node.system_prompt = Some(told.unwrap_or_else(|| VIDEO_WRITER.to_owned()));
+        node.run(cx)
+    },
+};
 
 /// A picture of at most so many pixels, in red, green and blue.
 fn seen(image: &Tensor) -> Result<Tensor, NodeError> {

@@ -68,8 +68,10 @@ pub(crate) fn load_clip(
 pub(super) struct CLIPLoader {
     #[input(listed = "models/text_encoders")]
     clip_name: String,
+    /// The family of models that the encoder is for.
     #[input(choices = ["stable_diffusion", "stable_cascade", "sd3", "stable_audio", "mochi", "ltxv", "pixart", "cosmos", "lumina2", "wan", "hidream", "chroma", "ace", "omnigen2", "qwen_image", "hunyuan_image", "flux2", "ovis", "krea2", "flux3", "minimax", "moss_image", "fibo2", "mage", "boogu", "ideogram4", "lens", "longcat_image", "pixeldit", "joyimage", "cogvideox"])]
     r#type: String,
+    /// Where the encoder computes: default chooses by itself, cpu keeps it off the GPU.
     #[input(optional, choices = ["default", "cpu"], advanced = true)]
     device: Option<String>,
 }
@@ -96,8 +98,10 @@ pub(super) struct DualCLIPLoader {
     clip_name1: String,
     #[input(listed = "models/text_encoders")]
     clip_name2: String,
+    /// The family of models that the encoders are for.
     #[input(choices = ["sdxl", "sd3", "flux", "hunyuan_video", "hidream", "hunyuan_image", "hunyuan_video_15", "kandinsky5", "kandinsky5_image", "newbie", "ace"])]
     r#type: String,
+    /// Where the encoders compute: default chooses by itself, cpu keeps them off the GPU.
     #[input(optional, choices = ["default", "cpu"], advanced = true)]
     device: Option<String>,
 }

@@ -30,8 +30,10 @@ fn percentage(parts: &[f64]) -> Vec<Value> {
 )]
 pub struct ConditioningSetArea {
     conditioning: Conditioning,
+    /// Width of the box in pixels.
     #[input(default = 64, min = 64, max = 16384, step = 8)]
     width: i64,
+    /// Height of the box in pixels.
     #[input(default = 64, min = 64, max = 16384, step = 8)]
     height: i64,
     #[input(default = 0, min = 0, max = 16384, step = 8)]
@@ -65,12 +67,16 @@ impl Node for ConditioningSetArea {
 )]
 pub struct ConditioningSetAreaPercentage {
     conditioning: Conditioning,
+    /// Width of the box, as a share of the picture.
     #[input(default = 1.0, min = 0, max = 1.0, step = 0.01)]
     width: f64,
+    /// Height of the box, as a share of the picture.
     #[input(default = 1.0, min = 0, max = 1.0, step = 0.01)]
     height: f64,
+    /// Distance from the left edge, as a share of the picture.
     #[input(default = 0, min = 0, max = 1.0, step = 0.01)]
     x: f64,
+    /// Distance from the top edge, as a share of the picture.
     #[input(default = 0, min = 0, max = 1.0, step = 0.01)]
     y: f64,
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
@@ -99,16 +105,22 @@ impl Node for ConditioningSetAreaPercentage {
 )]
 pub struct ConditioningSetAreaPercentageVideo {
     conditioning: Conditioning,
+    /// Width of the box, as a share of the picture.
     #[input(default = 1.0, min = 0, max = 1.0, step = 0.01)]
     width: f64,
+    /// Height of the box, as a share of the picture.
     #[input(default = 1.0, min = 0, max = 1.0, step = 0.01)]
     height: f64,
+    /// How long the box lasts, as a share of the video.
     #[input(default = 1.0, min = 0, max = 1.0, step = 0.01)]
     temporal: f64,
+    /// Distance from the left edge, as a share of the picture.
     #[input(default = 0, min = 0, max = 1.0, step = 0.01)]
     x: f64,
+    /// Distance from the top edge, as a share of the picture.
     #[input(default = 0, min = 0, max = 1.0, step = 0.01)]
     y: f64,
+    /// When the box begins, as a share of the video.
     #[input(default = 0, min = 0, max = 1.0, step = 0.01)]
     z: f64,
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
@@ -168,6 +180,7 @@ impl Node for ConditioningSetAreaStrength {
 )]
 pub struct ConditioningSetMask {
     conditioning: Conditioning,
+    /// Where the prompt counts: white in full, black not at all.
     mask: Mask,
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
     strength: f64,
@@ -197,8 +210,10 @@ impl Node for ConditioningSetMask {
 )]
 pub struct ConditioningSetTimestepRange {
     conditioning: Conditioning,
+    /// Where in sampling the prompt begins to count: 0 is the start, 1 the end.
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.001)]
     start: f64,
+    /// Where in sampling the prompt ceases to count: 0 is the start, 1 the end.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.001)]
     end: f64,
 }

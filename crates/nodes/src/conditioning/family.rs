@@ -22,8 +22,10 @@ fn three(positive: Conditioning, negative: Conditioning, latent: Latent) -> Node
 pub struct ConditioningStableAudio {
     positive: Conditioning,
     negative: Conditioning,
+    /// Where in the piece the sound begins, in seconds.
     #[input(default = 0.0, min = 0.0, max = 1000.0, step = 0.1)]
     seconds_start: f64,
+    /// Length of the whole piece in seconds.
     #[input(default = 47.0, min = 0.0, max = 1000.0, step = 0.1)]
     seconds_total: f64,
 }
@@ -95,6 +97,8 @@ impl Node for FluxDisableGuidance {
 )]
 pub struct FluxKontextMultiReferenceLatentMethod {
     conditioning: Conditioning,
+    /// How pictures are told apart: by their place, or by a number of their own. Models differ in what they were
+    /// trained with.
     #[input(choices = ["offset", "index", "uxo/uno", "index_timestep_zero"])]
     reference_latents_method: String,
 }
@@ -124,6 +128,7 @@ impl Node for FluxKontextMultiReferenceLatentMethod {
 )]
 pub struct ReferenceLatent {
     conditioning: Conditioning,
+    /// The picture to refer to, as a latent; without one nothing changes.
     #[input(optional)]
     latent: Option<Latent>,
 }
@@ -146,6 +151,7 @@ impl Node for ReferenceLatent {
 pub struct LTXVConditioning {
     positive: Conditioning,
     negative: Conditioning,
+    /// Frames a second.
     #[input(default = 25.0, min = 0.0, max = 1000.0, step = 0.01)]
     frame_rate: f64,
 }
@@ -221,6 +227,7 @@ impl Node for LTXVCropGuides {
 )]
 pub struct StableCascadeStageBConditioning {
     conditioning: Conditioning,
+    /// The latent that the first stage made.
     stage_c: Latent,
 }
 
@@ -240,6 +247,7 @@ pub struct SD4XUpscaleConditioning {
     images: Image,
     positive: Conditioning,
     negative: Conditioning,
+    /// How many times wider and higher the result is; the model was trained with 4.
     #[input(default = 4.0, min = 0.0, max = 10.0, step = 0.01)]
     scale_ratio: f64,
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.001)]

@@ -28,6 +28,7 @@ const OPTIONS: &str = "conditioning_options";
     outputs("CONDITIONING")
 )]
 pub struct ConditioningLoader {
+    /// The file of the conditioning.
     #[input(listed = "models/embeddings")]
     conditioning_name: String,
 }

@@ -30,7 +30,9 @@ fn first_of(from: &Conditioning) -> Result<&Cond, NodeError> {
     outputs("CONDITIONING")
 )]
 pub struct ConditioningCombine {
+    /// The first conditioning.
     conditioning_1: Conditioning,
+    /// The second conditioning.
     conditioning_2: Conditioning,
 }
 
@@ -82,6 +84,7 @@ pub struct ConditioningAverage {
     to: Conditioning,
     #[input(name = "conditioning_from")]
     from: Conditioning,
+    /// Share of the conditioning that is added to: 1 keeps it alone, 0 takes only the other.
     #[input(
         name = "conditioning_to_strength",
         default = 1.0,

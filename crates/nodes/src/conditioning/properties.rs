@@ -96,6 +96,7 @@ macro_rules! properties {
     experimental
 )]
 pub struct ConditioningSetProperties {
+    /// The prompt whose properties are set.
     #[input(name = "cond_NEW")]
     new: Conditioning,
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
@@ -128,7 +129,9 @@ impl Node for ConditioningSetProperties {
     experimental
 )]
 pub struct ConditioningSetPropertiesAndCombine {
+    /// The prompt that the new one is added to.
     cond: Conditioning,
+    /// The prompt whose properties are set.
     #[input(name = "cond_NEW")]
     new: Conditioning,
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
@@ -154,8 +157,10 @@ impl Node for ConditioningSetPropertiesAndCombine {
 #[derive(Node)]
 #[node(id = "PairConditioningSetProperties", v1, module = "comfy_extras.nodes_hooks", display = "Cond Pair Set Props", category = "advanced/hooks/cond pair", outputs(Output::new("CONDITIONING").named("positive"), Output::new("CONDITIONING").named("negative")), experimental)]
 pub struct PairConditioningSetProperties {
+    /// The prompt whose properties are set.
     #[input(name = "positive_NEW")]
     positive: Conditioning,
+    /// The negative prompt whose properties are set.
     #[input(name = "negative_NEW")]
     negative: Conditioning,
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
@@ -186,8 +191,10 @@ impl Node for PairConditioningSetProperties {
 pub struct PairConditioningSetPropertiesAndCombine {
     positive: Conditioning,
     negative: Conditioning,
+    /// The prompt whose properties are set.
     #[input(name = "positive_NEW")]
     new_positive: Conditioning,
+    /// The negative prompt whose properties are set.
     #[input(name = "negative_NEW")]
     new_negative: Conditioning,
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
@@ -224,9 +231,12 @@ impl Node for PairConditioningSetPropertiesAndCombine {
     experimental
 )]
 pub struct ConditioningSetDefaultCombine {
+    /// The prompt for parts of the picture.
     cond: Conditioning,
+    /// The prompt for all that no other covers.
     #[input(name = "cond_DEFAULT")]
     fallback: Conditioning,
+    /// Changes of weights that act with the default prompt.
     #[input(optional)]
     hooks: Option<Hooks>,
 }
@@ -244,10 +254,13 @@ impl Node for ConditioningSetDefaultCombine {
 pub struct PairConditioningSetDefaultCombine {
     positive: Conditioning,
     negative: Conditioning,
+    /// The prompt for all that no other covers.
     #[input(name = "positive_DEFAULT")]
     fallback_positive: Conditioning,
+    /// The negative prompt for all that no other covers.
     #[input(name = "negative_DEFAULT")]
     fallback_negative: Conditioning,
+    /// Changes of weights that act with the default prompts.
     #[input(optional)]
     hooks: Option<Hooks>,
 }
@@ -266,12 +279,16 @@ impl Node for PairConditioningSetDefaultCombine {
 #[derive(Node)]
 #[node(id = "PairConditioningCombine", v1, module = "comfy_extras.nodes_hooks", display = "Cond Pair Combine", category = "advanced/hooks/cond pair", outputs(Output::new("CONDITIONING").named("positive"), Output::new("CONDITIONING").named("negative")), experimental)]
 pub struct PairConditioningCombine {
+    /// The prompt of the first pair.
     #[input(name = "positive_A")]
     first_positive: Conditioning,
+    /// The negative prompt of the first pair.
     #[input(name = "negative_A")]
     first_negative: Conditioning,
+    /// The prompt of the second pair.
     #[input(name = "positive_B")]
     second_positive: Conditioning,
+    /// The negative prompt of the second pair.
     #[input(name = "negative_B")]
     second_negative: Conditioning,
 }

@@ -25,6 +25,7 @@ fn scaled(side: usize, edge: usize, other: usize) -> Result<usize, NodeError> {
        outputs(Output::new("IMAGE").named("images")), experimental)]
 pub(super) struct ResizeImagesByShorterEdge {
     images: Image,
+    /// Length of the shorter edge in pixels.
     #[input(default = 512, min = 1, max = 8192)]
     shorter_edge: usize,
 }
@@ -49,6 +50,7 @@ impl Node for ResizeImagesByShorterEdge {
        outputs(Output::new("IMAGE").named("images")), experimental)]
 pub(super) struct ResizeImagesByLongerEdge {
     images: Image,
+    /// Length of the longer edge in pixels.
     #[input(default = 1024, min = 1, max = 8192)]
     longer_edge: usize,
 }
@@ -139,8 +141,10 @@ impl Node for RandomCropImages {
        category = "dataset/image", outputs(Output::new("IMAGE").named("images")), experimental)]
 pub(super) struct NormalizeImages {
     images: Image,
+    /// The value that becomes 0.
     #[input(default = 0.5, min = 0.0, max = 1.0)]
     mean: f64,
+    /// The spread that becomes 1.
     #[input(default = 0.5, min = 0.001, max = 1.0)]
     std: f64,
 }

@@ -113,10 +113,13 @@ fn average_hash(image: &Tensor) -> Result<u64, NodeError> {
        category = "dataset/image", outputs(Output::new("IMAGE").named("images")), experimental, input_is_list)]
 pub(super) struct ImageGrid {
     images: Vec<Image>,
+    /// Pictures in a row.
     #[input(default = 4, min = 1, max = 20)]
     columns: Vec<usize>,
+    /// Width of a cell in pixels.
     #[input(default = 256, min = 32, max = 2048)]
     cell_width: Vec<usize>,
+    /// Height of a cell in pixels.
     #[input(default = 256, min = 32, max = 2048)]
     cell_height: Vec<usize>,
     /// Pixels between cells.
@@ -176,7 +179,9 @@ impl Node for MergeImageLists {
        category = "dataset", outputs(Output::new("LATENT").named("latents").list(),
        Output::new("CONDITIONING").named("conditioning").list()), experimental, input_is_list)]
 pub(super) struct ResolutionBucket {
+    /// The latents to sort by size.
     latents: Vec<Latent>,
+    /// The prompts, one for each latent.
     conditioning: Vec<Conditioning>,
 }
 

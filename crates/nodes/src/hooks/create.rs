@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use fresco_files::folders::Folders;
-use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
+use fresco_graph::{
+    Args, Choices, Cx, Form, FromValue, Input, Node, NodeError, NodeOutput, NodeResult, NodeRow,
+    Output, Schema,
+};
 use fresco_models::text::TextEncoder;
 use fresco_tensor::{Device, open_weights};
 
@@ -54,121 +57,100 @@ fn checkpoint(cx: &Cx, name: &str, with_text: bool) -> Result<HookWeights, NodeE
     Ok(HookWeights::Checkpoint(stores))
 }
 
-/// Makes a hook that changes weights by a LoRA, for the conditionings it is put on.
-#[derive(Node)]
-#[node(
-    id = "CreateHookLora",
-    v1,
-    module = "comfy_extras.nodes_hooks",
-    display = "Create Hook LoRA",
-    category = "advanced/hooks/create",
-    outputs("HOOKS"),
-    experimental
-)]
-pub(super) struct CreateHookLora {
-    #[input(listed = "models/loras")]
-    lora_name: String,
-    #[input(default = 1.0, min = -20.0, max = 20.0, step = 0.01)]
-    strength_model: f64,
-    #[input(default = 1.0, min = -20.0, max = 20.0, step = 0.01)]
-    strength_clip: f64,
-    #[input(optional)]
-    prev_hooks: Option<Hooks>,
+/// Makes a hook from a file: a row of the table below.
+pub(super) struct CreateHook {
+    id: &'static str,
+    display: &'static str,
+    about: &'static str,
+    source: HookSource,
+    /// Whether it changes text encoders, too.
+    text: bool,
 }
 
-impl Node for CreateHookLora {
-    fn run(self, cx: &Cx) -> NodeResult {
-        let strengths = (self.strength_model, self.strength_clip);
-        with_hook(self.prev_hooks, strengths, || lora(cx, &self.lora_name))
+#[derive(Clone, Copy)]
+enum HookSource {
+    Lora,
+    /// Weights move towards those of a checkpoint.
+    Checkpoint,
+}
+
+impl HookSource {
+    /// The input with the name of the file, and the folder it lists.
+    fn input(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Lora => ("lora_name", "models/loras"),
+            Self::Checkpoint => ("ckpt_name", "models/checkpoints"),
+        }
     }
 }
 
-/// Makes a hook that changes the model by a LoRA and leaves text encoders as they are.
-#[derive(Node)]
-#[node(
-    id = "CreateHookLoraModelOnly",
-    v1,
-    module = "comfy_extras.nodes_hooks",
-    display = "Create Hook LoRA (MO)",
-    category = "advanced/hooks/create",
-    outputs("HOOKS"),
-    experimental
-)]
-pub(super) struct CreateHookLoraModelOnly {
-    #[input(listed = "models/loras")]
-    lora_name: String,
-    #[input(default = 1.0, min = -20.0, max = 20.0, step = 0.01)]
-    strength_model: f64,
-    #[input(optional)]
-    prev_hooks: Option<Hooks>,
-}
-
-impl Node for CreateHookLoraModelOnly {
-    fn run(self, cx: &Cx) -> NodeResult {
-        let strengths = (self.strength_model, 0.0);
-        with_hook(self.prev_hooks, strengths, || lora(cx, &self.lora_name))
+impl NodeRow for CreateHook {
+    fn schema(&self) -> Schema {
+        let strength = |name: &str| Input::float(name, 1.0, [-20.0, 20.0, 0.01]);
+        let (name, folder) = self.source.input();
+        let mut schema = Schema::new(self.id, Form::V1)
+            .module("comfy_extras.nodes_hooks")
+            .display_name(self.display)
+            .category("advanced/hooks/create")
+            .description(self.about)
+            .output(Output::new(Hooks::IO))
+            .input(Input::combo(name, Choices::Listed(folder.into())))
+            .input(strength("strength_model"));
+        schema.experimental = true;
+        if self.text {
+            schema = schema.input(strength("strength_clip"));
+        }
+        schema.input(Input::new("prev_hooks", Hooks::IO).optional())
     }
-}
 
-/// Makes a hook that moves weights towards those of another checkpoint.
-#[derive(Node)]
-#[node(
-    id = "CreateHookModelAsLora",
-    v1,
-    module = "comfy_extras.nodes_hooks",
-    display = "Create Hook Model as LoRA",
-    category = "advanced/hooks/create",
-    outputs("HOOKS"),
-    experimental
-)]
-pub(super) struct CreateHookModelAsLora {
-    #[input(listed = "models/checkpoints")]
-    ckpt_name: String,
-    #[input(default = 1.0, min = -20.0, max = 20.0, step = 0.01)]
-    strength_model: f64,
-    #[input(default = 1.0, min = -20.0, max = 20.0, step = 0.01)]
-    strength_clip: f64,
-    #[input(optional)]
-    prev_hooks: Option<Hooks>,
-}
-
-impl Node for CreateHookModelAsLora {
-    fn run(self, cx: &Cx) -> NodeResult {
-        let strengths = (self.strength_model, self.strength_clip);
-        with_hook(self.prev_hooks, strengths, || {
-            checkpoint(cx, &self.ckpt_name, true)
+    fn run(&self, mut args: Args, cx: &Cx) -> NodeResult {
+        let file: String = args.take(self.source.input().0)?;
+        let model = args.take("strength_model")?;
+        let text = if self.text {
+            args.take("strength_clip")?
+        } else {
+            0.0
+        };
+        with_hook(args.take("prev_hooks")?, (model, text), || {
+            match self.source {
+                HookSource::Lora => lora(cx, &file),
+                HookSource::Checkpoint => checkpoint(cx, &file, self.text),
+            }
         })
     }
 }
 
-/// Makes a hook that moves the model towards that of another checkpoint and leaves text encoders as they are.
-#[derive(Node)]
-#[node(
-    id = "CreateHookModelAsLoraModelOnly",
-    v1,
-    module = "comfy_extras.nodes_hooks",
-    display = "Create Hook Model as LoRA (MO)",
-    category = "advanced/hooks/create",
-    outputs("HOOKS"),
-    experimental
-)]
-pub(super) struct CreateHookModelAsLoraModelOnly {
-    #[input(listed = "models/checkpoints")]
-    ckpt_name: String,
-    #[input(default = 1.0, min = -20.0, max = 20.0, step = 0.01)]
-    strength_model: f64,
-    #[input(optional)]
-    prev_hooks: Option<Hooks>,
-}
+pub(super) static LORA: CreateHook = CreateHook {
+    id: "CreateHookLora",
+    display: "Create Hook LoRA",
+    about: "Makes a hook that changes weights by a LoRA, for the conditionings it is put on.",
+    source: HookSource::Lora,
+    text: true,
+};
 
-impl Node for CreateHookModelAsLoraModelOnly {
-    fn run(self, cx: &Cx) -> NodeResult {
-        let strengths = (self.strength_model, 0.0);
-        with_hook(self.prev_hooks, strengths, || {
-            checkpoint(cx, &self.ckpt_name, false)
-        })
-    }
-}
+pub(super) static LORA_MODEL_ONLY: CreateHook = CreateHook {
+    id: "CreateHookLoraModelOnly",
+    display: "Create Hook LoRA (MO)",
+    about: "Makes a hook that changes the model by a LoRA and leaves text encoders as they are.",
+    source: HookSource::Lora,
+    text: false,
+};
+
+pub(super) static CHECKPOINT: CreateHook = CreateHook {
+    id: "CreateHookModelAsLora",
+    display: "Create Hook Model as LoRA",
+    about: "Makes a hook that moves weights towards those of another checkpoint.",
+    source: HookSource::Checkpoint,
+    text: true,
+};
+
+pub(super) static CHECKPOINT_MODEL_ONLY: CreateHook = CreateHook {
+    id: "CreateHookModelAsLoraModelOnly",
+    display: "Create Hook Model as LoRA (MO)",
+    about: "Makes a hook that moves the model towards that of another checkpoint and leaves text encoders as they are.",
+    source: HookSource::Checkpoint,
+    text: false,
+};
 
 /// Changes a text encoder by hooks, and puts them onto the conditionings it makes.
 #[derive(Node)]
@@ -183,10 +165,13 @@ impl Node for CreateHookModelAsLoraModelOnly {
 )]
 pub(super) struct SetClipHooks {
     clip: Clip,
+    /// Puts the hooks onto the conditionings, too, so that they change the model.
     #[input(default = true)]
     apply_to_conds: bool,
+    /// Encodes the prompt once for every keyframe of the hooks.
     #[input(default = false)]
     schedule_clip: bool,
+    /// The changes of the encoder's weights.
     #[input(optional)]
     hooks: Option<Hooks>,
 }

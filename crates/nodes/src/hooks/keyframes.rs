@@ -72,6 +72,7 @@ impl From<HookKeyframes> for Value {
 #[derive(Node)]
 #[node(id = "CreateHookKeyframe", v1, module = "comfy_extras.nodes_hooks", display = "Create Hook Keyframe", category = "advanced/hooks/scheduling", outputs(Output::new("HOOK_KEYFRAMES").named("HOOK_KF")), experimental)]
 pub struct CreateHookKeyframe {
+    /// Factor of the hooks' strength from here on.
     #[input(default = 1.0, min = -20.0, max = 20.0, step = 0.01)]
     strength_mult: f64,
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.001)]
@@ -119,16 +120,20 @@ fn eased(from: f64, to: f64, count: usize, method: &str) -> Result<Vec<f64>, Nod
 #[derive(Node)]
 #[node(id = "CreateHookKeyframesInterpolated", v1, module = "comfy_extras.nodes_hooks", display = "Create Hook Keyframes Interp.", category = "advanced/hooks/scheduling", outputs(Output::new("HOOK_KEYFRAMES").named("HOOK_KF")), experimental)]
 pub struct CreateHookKeyframesInterpolated {
+    /// Factor of the hooks' strength at the first keyframe.
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.001)]
     strength_start: f64,
+    /// Factor of the hooks' strength at the last keyframe.
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.001)]
     strength_end: f64,
+    /// How the strength runs from start to end: evenly, or slower at an end.
     #[input(choices = ["linear", "ease_in", "ease_out", "ease_in_out"])]
     interpolation: String,
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.001)]
     start_percent: f64,
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.001)]
     end_percent: f64,
+    /// Number of keyframes; more make smaller jumps.
     #[input(default = 5, min = 2, max = 100, step = 1)]
     keyframes_count: i64,
     #[input(default = false)]
@@ -157,6 +162,7 @@ impl Node for CreateHookKeyframesInterpolated {
 #[derive(Node)]
 #[node(id = "CreateHookKeyframesFromFloats", v1, module = "comfy_extras.nodes_hooks", display = "Create Hook Keyframes From Floats", category = "advanced/hooks/scheduling", outputs(Output::new("HOOK_KEYFRAMES").named("HOOK_KF")), experimental)]
 pub struct CreateHookKeyframesFromFloats {
+    /// The factors of the hooks' strength, one for each keyframe.
     #[input(ty = "FLOATS", default = -1, min = -1, step = 0.001, forceInput = true)]
     floats_strength: Value,
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.001)]

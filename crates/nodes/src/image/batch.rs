@@ -39,6 +39,7 @@ impl Node for ImageBatch {
     outputs("IMAGE")
 )]
 pub(crate) struct BatchImagesNode {
+    /// The pictures, in this order; as many as are connected.
     #[input(spec = Input::autogrow("images", Input::new("image", "IMAGE"), "image", 2, 50))]
     images: Grown<Image>,
 }
@@ -112,8 +113,10 @@ impl Node for RepeatImageBatch {
 )]
 pub(crate) struct ImageFromBatch {
     image: Image,
+    /// The first picture to take, counted from 0.
     #[input(default = 0, min = 0, max = 4095)]
     batch_index: i64,
+    /// How many pictures to take.
     #[input(default = 1, min = 1, max = 4096)]
     length: i64,
 }
@@ -135,6 +138,7 @@ impl Node for ImageFromBatch {
        category = "image/batch", outputs(Output::new("IMAGE").list()), input_is_list)]
 pub(crate) struct RebatchImages {
     images: Vec<Image>,
+    /// How many pictures a batch of the result has.
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: Vec<i64>,
 }

@@ -85,15 +85,19 @@ impl Node for EmptyImage {
 )]
 pub(crate) struct ImagePadForOutpaint {
     image: Image,
+    /// Pixels to add on the left.
     #[input(default = 0, min = 0, max = 16384, step = 8)]
     left: i64,
+    /// Pixels to add at the top.
     #[input(default = 0, min = 0, max = 16384, step = 8)]
     top: i64,
+    /// Pixels to add on the right.
     #[input(default = 0, min = 0, max = 16384, step = 8)]
     right: i64,
+    /// Pixels to add at the bottom.
     #[input(default = 0, min = 0, max = 16384, step = 8)]
     bottom: i64,
-    /// How far the mask fades into the picture.
+    /// Pixels over which the mask fades into the picture.
     #[input(default = 40, min = 0, max = 16384, step = 1)]
     feathering: i64,
 }

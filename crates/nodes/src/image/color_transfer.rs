@@ -15,7 +15,8 @@ fn statistics() -> Input {
     let index = Input::new("target_index", "INT")
         .option("default", 0)
         .option("min", 0)
-        .option("max", 10000);
+        .option("max", 10000)
+        .tooltip("Number of that picture, from 0.");
     Input::dynamic_combo(
         "source_stats",
         vec![
@@ -37,10 +38,14 @@ fn statistics() -> Input {
     outputs(Output::new("IMAGE").named("image"))
 )]
 pub(crate) struct ColorTransfer {
+    /// The pictures whose colours change.
     image_target: Image,
+    /// The picture whose colours are taken.
     image_ref: Image,
+    /// What of the colours is matched: mean and spread, also how channels go together, or their whole distribution.
     #[input(choices = ["reinhard_lab", "mkl_lab", "histogram"])]
     method: String,
+    /// From which pictures the present colours are measured: each from itself, all together, or one.
     #[input(spec = statistics())]
     source_stats: Arc<Map>,
     #[input(default = 1.0, min = 0.0, max = 10.0)]

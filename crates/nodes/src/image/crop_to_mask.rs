@@ -31,6 +31,7 @@ pub(crate) struct ImageCropToMask {
     /// Pixels by which the mask grows first; negative shrinks it.
     #[input(default = 0, min = -32, max = 32, step = 1)]
     grow_mask: i64,
+    /// The colour around the subject.
     #[input(ty = "COLOR")]
     background: String,
 }

@@ -24,11 +24,12 @@ pub(crate) struct ImageScale {
     image: Image,
     #[input(choices = ["nearest-exact", "bilinear", "area", "bicubic", "lanczos"])]
     upscale_method: String,
+    /// Width in pixels; 0 keeps the proportions.
     #[input(default = 512, min = 0, max = 16384, step = 1)]
     width: i64,
+    /// Height in pixels; 0 keeps the proportions.
     #[input(default = 512, min = 0, max = 16384, step = 1)]
     height: i64,
-    /// Whether a changed aspect ratio stretches the picture or cuts its sides off.
     #[input(choices = ["disabled", "center"])]
     crop: String,
 }
@@ -112,6 +113,7 @@ pub(crate) struct ImageScaleToTotalPixels {
     image: Image,
     #[input(choices = ["nearest-exact", "bilinear", "area", "bicubic", "lanczos"])]
     upscale_method: String,
+    /// Size of the result in millions of pixels, of 1024 x 1024.
     #[input(default = 1.0, min = 0.01, max = 16.0, step = 0.01)]
     megapixels: f64,
     /// Width and height become multiples of this.
@@ -146,6 +148,7 @@ pub(crate) struct ImageScaleToMaxDimension {
     image: Image,
     #[input(choices = ["area", "lanczos", "bilinear", "nearest-exact", "bilinear", "bicubic"])]
     upscale_method: String,
+    /// Length of the longer side in pixels.
     #[input(default = 512, min = 0, max = 16384, step = 1)]
     largest_size: i64,
 }
@@ -181,12 +184,16 @@ fn longer_side(w: usize, h: usize, size: usize) -> Result<(usize, usize), NodeEr
 )]
 pub(crate) struct ResizeAndPadImage {
     image: Image,
+    /// Width of the frame in pixels.
     #[input(default = 512, min = 1, max = 16384, step = 1)]
     target_width: i64,
+    /// Height of the frame in pixels.
     #[input(default = 512, min = 1, max = 16384, step = 1)]
     target_height: i64,
+    /// The colour of what is left.
     #[input(choices = ["white", "black"])]
     padding_color: String,
+    /// How new pixels are computed: lanczos and bicubic are sharp, area is good for making smaller.
     #[input(choices = ["area", "bicubic", "nearest-exact", "bilinear", "lanczos"])]
     interpolation: String,
 }
@@ -224,25 +231,29 @@ impl Node for ResizeAndPadImage {
     outputs(Output::matching("input_type", "resized"))
 )]
 pub(crate) struct ResizeImageMaskNode {
+    /// The picture or mask.
     #[input(spec = Input::match_type("input", "input_type", "IMAGE,MASK"))]
     input: Value,
     /// What decides the new size.
     #[input(spec = resize_types())]
     resize_type: Arc<Map>,
+    /// How new pixels are computed: lanczos and bicubic are sharp, area is good for making smaller.
     #[input(choices = ["nearest-exact", "bilinear", "area", "bicubic", "lanczos"], default = "area")]
     scale_method: String,
 }
 
 fn resize_types() -> Input {
-    let side = |name: &str| {
+    let side = |name: &str, about: &str| {
         Input::new(name, "INT")
+            .tooltip(about)
             .option("default", 512)
             .option("min", 0)
             .option("max", 16384)
             .option("step", 1)
     };
-    let factor = |name: &str, max: f64| {
+    let factor = |name: &str, max: f64, about: &str| {
         Input::new(name, "FLOAT")
+            .tooltip(about)
             .option("default", 1.0)
             .option("min", 0.01)
             .option("max", max)
@@ -255,19 +266,50 @@ fn resize_types() -> Input {
     Input::dynamic_combo(
         "resize_type",
         vec![
-            ("scale by multiplier", vec![factor("multiplier", 8.0)]),
+            (
+                "scale by multiplier",
+                vec![factor(
+                    "multiplier",
+                    8.0,
+                    "Factor of width and height: 2 doubles both.",
+                )],
+            ),
             (
                 "scale dimensions",
-                vec![side("width"), side("height"), crop()],
+                vec![
+                    side("width", "Width in pixels."),
+                    side("height", "Height in pixels."),
+                    crop(),
+                ],
             ),
-            ("scale longer dimension", vec![side("longer_size")]),
-            ("scale shorter dimension", vec![side("shorter_size")]),
-            ("scale width", vec![side("width")]),
-            ("scale height", vec![side("height")]),
-            ("scale total pixels", vec![factor("megapixels", 16.0)]),
+            (
+                "scale longer dimension",
+                vec![side("longer_size", "Length of the longer side in pixels.")],
+            ),
+            (
+                "scale shorter dimension",
+                vec![side(
+                    "shorter_size",
+                    "Length of the shorter side in pixels.",
+                )],
+            ),
+            ("scale width", vec![side("width", "Width in pixels.")]),
+            ("scale height", vec![side("height", "Height in pixels.")]),
+            (
+                "scale total pixels",
+                vec![factor(
+                    "megapixels",
+                    16.0,
+                    "Size of the result in millions of pixels, of 1024 x 1024.",
+                )],
+            ),
             (
                 "match size",
-                vec![Input::new("match", "IMAGE,MASK"), crop()],
+                vec![
+                    Input::new("match", "IMAGE,MASK")
+                        .tooltip("The picture or mask whose size the result gets."),
+                    crop(),
+                ],
             ),
         ],
     )

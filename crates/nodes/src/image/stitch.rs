@@ -24,8 +24,10 @@ pub(crate) struct ImageStitch {
     /// Resize the second picture to fit the first; otherwise the smaller one gets borders.
     #[input(default = true)]
     match_image_size: bool,
+    /// Pixels between the pictures.
     #[input(default = 0, min = 0, max = 1024, step = 2)]
     spacing_width: i64,
+    /// The colour between the pictures.
     #[input(choices = ["white", "black", "red", "green", "blue"], default = "white")]
     spacing_color: String,
     #[input(optional)]

@@ -136,6 +136,7 @@ impl Node for LatentCrop {
 pub struct LatentConcat {
     samples1: Latent,
     samples2: Latent,
+    /// The side to join at: x is width, y height, t time; with a minus the second latent comes first.
     #[input(choices = ["x", "-x", "y", "-y", "t", "-t"])]
     dim: String,
 }
@@ -167,10 +168,13 @@ impl Node for LatentConcat {
 )]
 pub struct LatentCut {
     samples: Latent,
+    /// The side to cut along: x is width, y height, t time.
     #[input(choices = ["x", "y", "t"])]
     dim: String,
+    /// Where to start, in latent places; negative counts from the end.
     #[input(default = 0, min = -16384, max = 16384, step = 1)]
     index: i64,
+    /// How many latent places to keep.
     #[input(default = 1, min = 1, max = 16384, step = 1)]
     amount: i64,
 }
@@ -203,8 +207,10 @@ impl Node for LatentCut {
 )]
 pub struct LatentCutToBatch {
     samples: Latent,
+    /// The side to cut along: t is time, x width, y height.
     #[input(choices = ["t", "x", "y"])]
     dim: String,
+    /// Latent places in a slice.
     #[input(default = 1, min = 1, max = 16384, step = 1)]
     slice_size: i64,
 }
@@ -299,6 +305,7 @@ impl Node for ReplaceVideoLatentFrames {
 )]
 pub struct TrimVideoLatent {
     samples: Latent,
+    /// How many latent frames to drop.
     #[input(default = 0, min = 0, max = 99999)]
     trim_amount: i64,
 }

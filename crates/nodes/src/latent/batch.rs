@@ -32,8 +32,10 @@ fn batch_index_or_count(latent: &Latent, count: usize) -> Vec<Value> {
 )]
 pub struct LatentFromBatch {
     samples: Latent,
+    /// The first latent to take, counted from 0.
     #[input(default = 0, min = 0, max = 63)]
     batch_index: i64,
+    /// How many latents to take.
     #[input(default = 1, min = 1, max = 64)]
     length: i64,
 }
@@ -180,6 +182,7 @@ fn latent_slots() -> Input {
     outputs("LATENT")
 )]
 pub struct BatchLatentsNode {
+    /// The latents, in this order; as many as are connected.
     #[input(spec = latent_slots())]
     latents: Grown<Latent>,
 }
@@ -201,6 +204,7 @@ impl Node for BatchLatentsNode {
 )]
 pub struct LatentBatchSeedBehavior {
     samples: Latent,
+    /// random: each latent gets noise of its own; fixed: all get that of the first.
     #[input(choices = ["random", "fixed"], default = "fixed")]
     seed_behavior: String,
 }
@@ -304,8 +308,10 @@ impl Pool {
 #[derive(Node)]
 #[node(id = "RebatchLatents", v3, module = "comfy_extras.nodes_rebatch", display = "Rebatch Latents", category = "latent/batch", outputs(Output::new("LATENT").list()), input_is_list)]
 pub struct RebatchLatents {
+    /// The latents to put into new batches.
     #[input(ty = "LATENT")]
     latents: Vec<Latent>,
+    /// How many latents a batch of the result has.
     #[input(ty = "INT", default = 1, min = 1, max = 4096)]
     batch_size: Vec<i64>,
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output};
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Twin};
 use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
 
 use super::{match_size, repeat_to_batch};
@@ -21,6 +21,7 @@ use crate::types::{Latent, Mask};
 )]
 pub struct SetLatentNoiseMask {
     samples: Latent,
+    /// What may change: white is sampled anew, black stays.
     mask: Mask,
 }
 
@@ -67,12 +68,15 @@ fn scale_lines(mask: &mut Tensor, dim: usize, lines: Range<usize>, factor: f32) 
     outputs("LATENT")
 )]
 pub struct LatentComposite {
+    /// The latent to paste onto.
     samples_to: Latent,
+    /// The latent to paste.
     samples_from: Latent,
     #[input(default = 0, min = 0, max = 16384, step = 8)]
     x: i64,
     #[input(default = 0, min = 0, max = 16384, step = 8)]
     y: i64,
+    /// Pixels over which the edges fade.
     #[input(default = 0, min = 0, max = 16384, step = 8)]
     feather: i64,
 }
@@ -159,6 +163,7 @@ impl Node for LatentComposite {
 pub struct LatentBlend {
     samples1: Latent,
     samples2: Latent,
+    /// Share of the first latent: 1 is all of it, 0 all of the second.
     #[input(default = 0.5, min = 0, max = 1, step = 0.01)]
     blend_factor: f64,
 }
@@ -206,27 +211,17 @@ impl Node for LatentAdd {
     }
 }
 
-/// Takes one latent away from another.
-#[derive(Node)]
-#[node(
-    id = "LatentSubtract",
-    v3,
-    module = "comfy_extras.nodes_latent",
-    category = "latent/advanced",
-    outputs("LATENT")
-)]
-pub struct LatentSubtract {
-    samples1: Latent,
-    samples2: Latent,
-}
-
-impl Node for LatentSubtract {
-    fn run(self, _: &Cx) -> NodeResult {
-        let first = self.samples1.samples()?;
-        let rest = first.sub(&matched(first, &self.samples2)?)?;
-        Ok(NodeOutput::one(self.samples1.with_tensor("samples", rest)))
-    }
-}
+pub static SUBTRACT: Twin<LatentAdd> = Twin {
+    id: "LatentSubtract",
+    display: None,
+    about: "Takes one latent away from another.",
+    defaults: &[],
+    run: |node, _| {
+        let first = node.samples1.samples()?;
+        let rest = first.sub(&matched(first, &node.samples2)?)?;
+        Ok(NodeOutput::one(node.samples1.with_tensor("samples", rest)))
+    },
+};
 
 /// Multiplies a latent by a number.
 #[derive(Node)]
@@ -239,6 +234,7 @@ impl Node for LatentSubtract {
 )]
 pub struct LatentMultiply {
     samples: Latent,
+    /// The factor; 1 changes nothing.
     #[input(default = 1.0, min = -10.0, max = 10.0, step = 0.01)]
     multiplier: f64,
 }
@@ -273,6 +269,7 @@ fn finite(v: f32) -> f32 {
 pub struct LatentInterpolate {
     samples1: Latent,
     samples2: Latent,
+    /// Share of the first latent: 1 is all of it, 0 all of the second.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
     ratio: f64,
 }

@@ -1,6 +1,9 @@
 //! Empty latents: zeros in the shape that each model family wants.
 
-use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Value};
+use fresco_graph::{
+    Args, Cx, Form, Input, Node, NodeEntry, NodeError, NodeOutput, NodeResult, NodeRow, Output,
+    Schema, Value, rows,
+};
 use fresco_tensor::Tensor;
 
 use super::size;
@@ -15,244 +18,199 @@ fn zeros(shape: &[i64]) -> Result<Latent, NodeError> {
     Ok(Latent::new(Tensor::zeros(shape)?))
 }
 
-fn picture(batch: i64, channels: i64, pixels: [i64; 2], cell: i64) -> Result<Latent, NodeError> {
-    let [h, w] = pixels.map(|n| n.div_euclid(cell));
-    zeros(&[batch, channels, h, w])
-}
-
-/// `span` frames become one, except the first, which stands alone.
-fn video(
-    batch: i64,
+/// An empty latent for pictures or videos of one family: a row of the table below.
+struct EmptyLatent {
+    id: &'static str,
+    form: Form,
+    module: &'static str,
+    display: Option<&'static str>,
+    category: &'static str,
+    about: &'static str,
+    /// Width and height to begin with.
+    size: [i64; 2],
+    /// The least width and height, and their step.
+    least: i64,
+    step: i64,
+    frames: Option<Frames>,
     channels: i64,
-    frames: i64,
-    span: i64,
-    pixels: [i64; 2],
+    /// Pixels of a side that share one place.
     cell: i64,
-) -> Result<Latent, NodeError> {
-    let [h, w] = pixels.map(|n| n.div_euclid(cell));
-    zeros(&[
-        batch,
-        channels,
-        frames.saturating_sub(1).div_euclid(span) + 1,
-        h,
-        w,
-    ])
 }
 
-/// An empty latent to make pictures from.
-#[derive(Node)]
-#[node(
-    id = "EmptyLatentImage",
-    v1,
-    module = "nodes",
-    display = "Empty Latent Image",
-    category = "latent",
-    outputs("LATENT")
-)]
-pub struct EmptyLatentImage {
-    #[input(default = 512, min = 16, max = 16384, step = 8)]
-    width: i64,
-    #[input(default = 512, min = 16, max = 16384, step = 8)]
-    height: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
+/// How many frames a video begins with and has at least, and how many become one latent frame; the first stands alone.
+struct Frames {
+    default: i64,
+    least: i64,
+    span: i64,
 }
 
-impl Node for EmptyLatentImage {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(picture(
-            self.batch_size,
-            4,
-            [self.height, self.width],
-            8,
-        )?))
+impl NodeRow for EmptyLatent {
+    fn schema(&self) -> Schema {
+        let side = |name: &str, default: i64| {
+            Input::int(name, default, [self.least, 16384]).option("step", self.step)
+        };
+        let mut schema = Schema::new(self.id, self.form)
+            .module(self.module)
+            .category(self.category)
+            .description(self.about)
+            .output(Output::new("LATENT"))
+            .input(side("width", self.size[0]))
+            .input(side("height", self.size[1]));
+        schema.display_name = self.display.map(Into::into);
+        if let Some(frames) = &self.frames {
+            let length = Input::int("length", frames.default, [frames.least, 16384]);
+            schema = schema.input(length.option("step", frames.span));
+        }
+        schema.input(Input::int("batch_size", 1, [1, 4096]))
+    }
+
+    fn run(&self, mut args: Args, _: &Cx) -> NodeResult {
+        let (width, height): (i64, i64) = (args.take("width")?, args.take("height")?);
+        let mut shape = Vec::new();
+        if let Some(frames) = &self.frames {
+            let length: i64 = args.take("length")?;
+            shape.push(length.saturating_sub(1).div_euclid(frames.span) + 1);
+        }
+        shape.extend([height, width].map(|side| side.div_euclid(self.cell)));
+        shape.splice(..0, [args.take("batch_size")?, self.channels]);
+        Ok(NodeOutput::one(zeros(&shape)?))
     }
 }
 
-/// An empty latent for SD3, Flux and others with 16 channels.
-#[derive(Node)]
-#[node(
-    id = "EmptySD3LatentImage",
-    v3,
-    module = "comfy_extras.nodes_sd3",
-    category = "latent/sd3",
-    outputs("LATENT")
-)]
-pub struct EmptySD3LatentImage {
-    #[input(default = 1024, min = 16, max = 16384, step = 16)]
-    width: i64,
-    #[input(default = 1024, min = 16, max = 16384, step = 16)]
-    height: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
-}
+const PICTURE: EmptyLatent = EmptyLatent {
+    id: "",
+    form: Form::V3,
+    module: "",
+    display: None,
+    category: "latent",
+    about: "",
+    size: [1024, 1024],
+    least: 16,
+    step: 16,
+    frames: None,
+    channels: 16,
+    cell: 8,
+};
 
-impl Node for EmptySD3LatentImage {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(picture(
-            self.batch_size,
-            16,
-            [self.height, self.width],
-            8,
-        )?))
-    }
-}
+const VIDEO: EmptyLatent = EmptyLatent {
+    category: "latent/video",
+    size: [848, 480],
+    frames: Some(Frames {
+        default: 25,
+        least: 1,
+        span: 4,
+    }),
+    ..PICTURE
+};
 
-/// An empty latent in pixel space for Chroma Radiance.
-#[derive(Node)]
-#[node(
-    id = "EmptyChromaRadianceLatentImage",
-    v3,
-    module = "comfy_extras.nodes_chroma_radiance",
-    category = "latent/chroma_radiance",
-    outputs("LATENT")
-)]
-pub struct EmptyChromaRadianceLatentImage {
-    #[input(default = 1024, min = 16, max = 16384, step = 16)]
-    width: i64,
-    #[input(default = 1024, min = 16, max = 16384, step = 16)]
-    height: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
-}
+static TABLE: [EmptyLatent; 10] = [
+    EmptyLatent {
+        id: "EmptyLatentImage",
+        form: Form::V1,
+        module: "nodes",
+        display: Some("Empty Latent Image"),
+        about: "An empty latent to make pictures from.",
+        size: [512, 512],
+        step: 8,
+        channels: 4,
+        ..PICTURE
+    },
+    EmptyLatent {
+        id: "EmptySD3LatentImage",
+        module: "comfy_extras.nodes_sd3",
+        category: "latent/sd3",
+        about: "An empty latent for SD3, Flux and others with 16 channels.",
+        ..PICTURE
+    },
+    EmptyLatent {
+        id: "EmptyChromaRadianceLatentImage",
+        module: "comfy_extras.nodes_chroma_radiance",
+        category: "latent/chroma_radiance",
+        about: "An empty latent in pixel space for Chroma Radiance.",
+        channels: 3,
+        cell: 1,
+        ..PICTURE
+    },
+    EmptyLatent {
+        id: "EmptyFlux2LatentImage",
+        module: "comfy_extras.nodes_flux",
+        display: Some("Empty Flux 2 Latent"),
+        about: "An empty latent for Flux 2.",
+        channels: 128,
+        cell: 16,
+        ..PICTURE
+    },
+    EmptyLatent {
+        id: "EmptyHunyuanImageLatent",
+        module: "comfy_extras.nodes_hunyuan",
+        about: "An empty latent for HunyuanImage.",
+        size: [2048, 2048],
+        least: 64,
+        step: 32,
+        channels: 64,
+        cell: 32,
+        ..PICTURE
+    },
+    EmptyLatent {
+        id: "EmptyHunyuanLatentVideo",
+        module: "comfy_extras.nodes_hunyuan",
+        display: Some("Empty HunyuanVideo 1.0 Latent"),
+        about: "An empty video latent for HunyuanVideo and Wan.",
+        ..VIDEO
+    },
+    EmptyLatent {
+        id: "EmptyHunyuanVideo15Latent",
+        module: "comfy_extras.nodes_hunyuan",
+        display: Some("Empty HunyuanVideo 1.5 Latent"),
+        about: "An empty video latent for HunyuanVideo 1.5.",
+        channels: 32,
+        cell: 16,
+        ..VIDEO
+    },
+    EmptyLatent {
+        id: "EmptyLTXVLatentVideo",
+        module: "comfy_extras.nodes_lt",
+        category: "latent/video/ltxv",
+        about: "An empty video latent for LTX-Video.",
+        size: [768, 512],
+        least: 64,
+        step: 32,
+        frames: Some(Frames {
+            default: 97,
+            least: 1,
+            span: 8,
+        }),
+        channels: 128,
+        cell: 32,
+        ..VIDEO
+    },
+    EmptyLatent {
+        id: "EmptyMochiLatentVideo",
+        module: "comfy_extras.nodes_mochi",
+        about: "An empty video latent for Mochi.",
+        frames: Some(Frames {
+            default: 25,
+            least: 7,
+            span: 6,
+        }),
+        channels: 12,
+        ..VIDEO
+    },
+    EmptyLatent {
+        id: "EmptyCosmosLatentVideo",
+        module: "comfy_extras.nodes_cosmos",
+        about: "An empty video latent for Cosmos.",
+        size: [1280, 704],
+        frames: Some(Frames {
+            default: 121,
+            least: 1,
+            span: 8,
+        }),
+        ..VIDEO
+    },
+];
 
-impl Node for EmptyChromaRadianceLatentImage {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(picture(
-            self.batch_size,
-            3,
-            [self.height, self.width],
-            1,
-        )?))
-    }
-}
-
-/// An empty latent for Flux 2.
-#[derive(Node)]
-#[node(
-    id = "EmptyFlux2LatentImage",
-    v3,
-    module = "comfy_extras.nodes_flux",
-    display = "Empty Flux 2 Latent",
-    category = "latent",
-    outputs("LATENT")
-)]
-pub struct EmptyFlux2LatentImage {
-    #[input(default = 1024, min = 16, max = 16384, step = 16)]
-    width: i64,
-    #[input(default = 1024, min = 16, max = 16384, step = 16)]
-    height: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
-}
-
-impl Node for EmptyFlux2LatentImage {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(picture(
-            self.batch_size,
-            128,
-            [self.height, self.width],
-            16,
-        )?))
-    }
-}
-
-/// An empty video latent for HunyuanVideo and Wan.
-#[derive(Node)]
-#[node(
-    id = "EmptyHunyuanLatentVideo",
-    v3,
-    module = "comfy_extras.nodes_hunyuan",
-    display = "Empty HunyuanVideo 1.0 Latent",
-    category = "latent/video",
-    outputs("LATENT")
-)]
-pub struct EmptyHunyuanLatentVideo {
-    #[input(default = 848, min = 16, max = 16384, step = 16)]
-    width: i64,
-    #[input(default = 480, min = 16, max = 16384, step = 16)]
-    height: i64,
-    #[input(default = 25, min = 1, max = 16384, step = 4)]
-    length: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
-}
-
-impl Node for EmptyHunyuanLatentVideo {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(video(
-            self.batch_size,
-            16,
-            self.length,
-            4,
-            [self.height, self.width],
-            8,
-        )?))
-    }
-}
-
-/// An empty video latent for HunyuanVideo 1.5.
-#[derive(Node)]
-#[node(
-    id = "EmptyHunyuanVideo15Latent",
-    v3,
-    module = "comfy_extras.nodes_hunyuan",
-    display = "Empty HunyuanVideo 1.5 Latent",
-    category = "latent/video",
-    outputs("LATENT")
-)]
-pub struct EmptyHunyuanVideo15Latent {
-    #[input(default = 848, min = 16, max = 16384, step = 16)]
-    width: i64,
-    #[input(default = 480, min = 16, max = 16384, step = 16)]
-    height: i64,
-    #[input(default = 25, min = 1, max = 16384, step = 4)]
-    length: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
-}
-
-impl Node for EmptyHunyuanVideo15Latent {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(video(
-            self.batch_size,
-            32,
-            self.length,
-            4,
-            [self.height, self.width],
-            16,
-        )?))
-    }
-}
-
-/// An empty latent for HunyuanImage.
-#[derive(Node)]
-#[node(
-    id = "EmptyHunyuanImageLatent",
-    v3,
-    module = "comfy_extras.nodes_hunyuan",
-    category = "latent",
-    outputs("LATENT")
-)]
-pub struct EmptyHunyuanImageLatent {
-    #[input(default = 2048, min = 64, max = 16384, step = 32)]
-    width: i64,
-    #[input(default = 2048, min = 64, max = 16384, step = 32)]
-    height: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
-}
-
-impl Node for EmptyHunyuanImageLatent {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(picture(
-            self.batch_size,
-            64,
-            [self.height, self.width],
-            32,
-        )?))
-    }
-}
+pub static NODES: [NodeEntry; 10] = rows(&TABLE);
 
 /// An empty latent for Hunyuan3D 2.
 #[derive(Node)]
@@ -264,6 +222,7 @@ impl Node for EmptyHunyuanImageLatent {
     outputs("LATENT")
 )]
 pub struct EmptyLatentHunyuan3Dv2 {
+    /// Number of latent places; more give a finer shape and take more memory.
     #[input(default = 3072, min = 1, max = 8192)]
     resolution: i64,
     #[input(default = 1, min = 1, max = 4096)]
@@ -274,105 +233,6 @@ impl Node for EmptyLatentHunyuan3Dv2 {
     fn run(self, _: &Cx) -> NodeResult {
         let latent = zeros(&[self.batch_size, 64, self.resolution])?.with("type", "hunyuan3dv2");
         Ok(NodeOutput::one(latent))
-    }
-}
-
-/// An empty video latent for LTX-Video.
-#[derive(Node)]
-#[node(
-    id = "EmptyLTXVLatentVideo",
-    v3,
-    module = "comfy_extras.nodes_lt",
-    category = "latent/video/ltxv",
-    outputs("LATENT")
-)]
-pub struct EmptyLTXVLatentVideo {
-    #[input(default = 768, min = 64, max = 16384, step = 32)]
-    width: i64,
-    #[input(default = 512, min = 64, max = 16384, step = 32)]
-    height: i64,
-    #[input(default = 97, min = 1, max = 16384, step = 8)]
-    length: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
-}
-
-impl Node for EmptyLTXVLatentVideo {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(video(
-            self.batch_size,
-            128,
-            self.length,
-            8,
-            [self.height, self.width],
-            32,
-        )?))
-    }
-}
-
-/// An empty video latent for Mochi.
-#[derive(Node)]
-#[node(
-    id = "EmptyMochiLatentVideo",
-    v3,
-    module = "comfy_extras.nodes_mochi",
-    category = "latent/video",
-    outputs("LATENT")
-)]
-pub struct EmptyMochiLatentVideo {
-    #[input(default = 848, min = 16, max = 16384, step = 16)]
-    width: i64,
-    #[input(default = 480, min = 16, max = 16384, step = 16)]
-    height: i64,
-    #[input(default = 25, min = 7, max = 16384, step = 6)]
-    length: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
-}
-
-impl Node for EmptyMochiLatentVideo {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(video(
-            self.batch_size,
-            12,
-            self.length,
-            6,
-            [self.height, self.width],
-            8,
-        )?))
-    }
-}
-
-/// An empty video latent for Cosmos.
-#[derive(Node)]
-#[node(
-    id = "EmptyCosmosLatentVideo",
-    v3,
-    module = "comfy_extras.nodes_cosmos",
-    category = "latent/video",
-    outputs("LATENT")
-)]
-pub struct EmptyCosmosLatentVideo {
-    #[input(default = 1280, min = 16, max = 16384, step = 16)]
-    width: i64,
-    #[input(default = 704, min = 16, max = 16384, step = 16)]
-    height: i64,
-    #[input(default = 121, min = 1, max = 16384, step = 8)]
-    length: i64,
-    #[input(default = 1, min = 1, max = 4096)]
-    batch_size: i64,
-}
-
-impl Node for EmptyCosmosLatentVideo {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(NodeOutput::one(video(
-            self.batch_size,
-            16,
-            self.length,
-            8,
-            [self.height, self.width],
-            8,
-        )?))
     }
 }
 
@@ -449,6 +309,7 @@ pub struct EmptyQwenImageLayeredLatentImage {
     width: i64,
     #[input(default = 640, min = 16, max = 16384, step = 16)]
     height: i64,
+    /// How many layers the picture is made of.
     #[input(default = 3, min = 0, max = 16384, step = 1)]
     layers: i64,
     #[input(default = 1, min = 1, max = 4096)]
@@ -475,6 +336,7 @@ pub struct StableCascadeEmptyLatentImage {
     width: i64,
     #[input(default = 1024, min = 256, max = 16384, step = 8)]
     height: i64,
+    /// Pixels of a side that share one place of the first stage; higher is faster and coarser.
     #[input(default = 42, min = 4, max = 128, step = 1)]
     compression: i64,
     #[input(default = 1, min = 1, max = 4096)]

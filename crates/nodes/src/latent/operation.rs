@@ -186,6 +186,7 @@ impl Node for LatentApplyOperation {
     experimental
 )]
 pub struct LatentOperationTonemapReinhard {
+    /// How much the operation leaves; lower flattens more.
     #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01)]
     multiplier: f64,
 }
@@ -209,10 +210,12 @@ impl Node for LatentOperationTonemapReinhard {
     experimental
 )]
 pub struct LatentOperationSharpen {
+    /// How far the blur that is subtracted reaches, in latent places.
     #[input(default = 9, min = 1, max = 31, step = 1)]
     sharpen_radius: i64,
     #[input(default = 1.0, min = 0.1, max = 10.0, step = 0.1)]
     sigma: f64,
+    /// How strongly to sharpen; 0 changes nothing.
     #[input(default = 0.1, min = 0.0, max = 5.0, step = 0.01)]
     alpha: f64,
 }

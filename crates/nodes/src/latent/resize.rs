@@ -39,8 +39,10 @@ pub struct LatentUpscale {
     samples: Latent,
     #[input(choices = METHODS)]
     upscale_method: String,
+    /// Width of the picture in pixels; 0 keeps the proportions.
     #[input(default = 512, min = 0, max = 16384, step = 8)]
     width: i64,
+    /// Height of the picture in pixels; 0 keeps the proportions.
     #[input(default = 512, min = 0, max = 16384, step = 8)]
     height: i64,
     #[input(choices = ["disabled", "center"])]

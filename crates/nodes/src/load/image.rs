@@ -51,6 +51,7 @@ fn load_named(cx: &Cx, name: &str) -> NodeResult {
     outputs("IMAGE", "MASK")
 )]
 pub(super) struct LoadImage {
+    /// The picture in the input directory.
     #[input(listed = "input/image", image_upload = true)]
     image: String,
 }
@@ -82,6 +83,7 @@ impl Node for LoadImage {
     outputs("MASK")
 )]
 pub(super) struct LoadImageMask {
+    /// The picture in the input directory.
     #[input(listed = "input/image", image_upload = true)]
     image: String,
     /// Transparency counts inverted: what is transparent is masked.
@@ -134,6 +136,7 @@ impl Node for LoadImageMask {
     experimental
 )]
 pub(super) struct LoadImageOutput {
+    /// The picture in the output directory.
     #[input(ty = "COMBO", image_upload = true, image_folder = "output",
             remote = map! {"route" => "/internal/files/output", "refresh_button" => true,
                            "control_after_refresh" => "first"})]
@@ -167,14 +170,18 @@ impl Node for LoadImageOutput {
     outputs("IMAGE")
 )]
 pub(super) struct WebcamCapture {
+    /// The picture that the camera took.
     #[input(ty = "WEBCAM")]
     image: String,
+    /// Width of the picture in pixels; 0 takes the camera's.
     #[expect(dead_code, reason = "for the camera in the browser")]
     #[input(default = 0, min = 0, max = 16384, step = 1)]
     width: i64,
+    /// Height of the picture in pixels; 0 takes the camera's.
     #[expect(dead_code, reason = "for the camera in the browser")]
     #[input(default = 0, min = 0, max = 16384, step = 1)]
     height: i64,
+    /// Takes a new picture whenever the workflow is run.
     #[expect(dead_code, reason = "for the camera in the browser")]
     #[input(default = true)]
     capture_on_queue: bool,

@@ -21,6 +21,7 @@ const OLD_SCALE: f32 = 1.0 / 0.18215;
     outputs("LATENT")
 )]
 pub(super) struct LoadLatent {
+    /// The latent's file in the input directory.
     #[input(listed = "input/latent")]
     latent: String,
 }

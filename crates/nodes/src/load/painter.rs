@@ -23,11 +23,13 @@ use crate::types::{Image, Mask};
 pub(super) struct Painter {
     /// The file of the painting.
     mask: String,
-    /// Of the canvas, where there is no picture.
+    /// Width of the canvas in pixels, where no picture is connected.
     #[input(min = 64, max = 4096)]
     width: i64,
+    /// Height of the canvas in pixels, where no picture is connected.
     #[input(min = 64, max = 4096)]
     height: i64,
+    /// Colour of the canvas where no picture is connected.
     #[input(ty = "COLOR")]
     bg_color: String,
     /// The picture to paint over.

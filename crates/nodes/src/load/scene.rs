@@ -21,13 +21,17 @@ use crate::video::{FilmFile, Video, reader};
        Output::new("LOAD3D_CAMERA").named("camera_info"), Output::new("VIDEO").named("recording_video")),
        experimental)]
 pub(super) struct Load3D {
+    /// The scene in the input directory.
     #[input(listed = "input/3d", file_upload = true)]
     model_file: String,
+    /// The views of the scene that the browser rendered.
     #[input(ty = "LOAD_3D")]
     image: Value,
+    /// Width of the views in pixels.
     #[expect(dead_code, reason = "for the view in the browser")]
     #[input(default = 1024, min = 1, max = 4096, step = 1)]
     width: i64,
+    /// Height of the views in pixels.
     #[expect(dead_code, reason = "for the view in the browser")]
     #[input(default = 1024, min = 1, max = 4096, step = 1)]
     height: i64,
@@ -71,11 +75,13 @@ impl Node for Load3D {
     experimental
 )]
 pub(super) struct Preview3D {
+    /// The scene to show: where its file is.
     #[input(default = "")]
     model_file: Arc<str>,
+    /// Where the camera stands; without it, where the browser puts it.
     #[input(optional, ty = "LOAD3D_CAMERA")]
     camera_info: Option<Value>,
-    /// Shown behind the scene.
+    /// The picture behind the scene.
     #[input(optional)]
     bg_image: Option<Image>,
 }

@@ -179,7 +179,6 @@ pub(crate) fn load_diffusion_model(
     outputs("MODEL", "CLIP", "VAE")
 )]
 pub(super) struct CheckpointLoaderSimple {
-    /// The file to load.
     #[input(listed = "models/checkpoints")]
     ckpt_name: String,
 }
@@ -263,6 +262,7 @@ impl Node for ImageOnlyCheckpointLoader {
     deprecated
 )]
 pub(super) struct CheckpointLoader {
+    /// The configuration that older checkpoints need.
     #[input(listed = "models/configs")]
     config_name: String,
     #[input(listed = "models/checkpoints")]
@@ -316,6 +316,7 @@ impl Node for CheckpointLoader {
 pub(super) struct UnetLoader {
     #[input(listed = "models/diffusion_models")]
     unet_name: String,
+    /// The format that weights are kept in: fp8 takes half the memory of 16 bits and costs quality.
     #[input(choices = ["default", "fp8_e4m3fn", "fp8_e4m3fn_fast", "fp8_e5m2"])]
     weight_dtype: String,
 }
@@ -338,6 +339,7 @@ impl Node for UnetLoader {
     outputs("MODEL", "CLIP", "VAE")
 )]
 pub(super) struct DiffusersLoader {
+    /// The folder of the model.
     #[input(listed = "models/diffusers")]
     model_path: String,
 }

@@ -7,7 +7,7 @@ use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
 use fresco_models::store::WeightStore;
 use fresco_models::taehv;
 use fresco_models::taesd::{self, Taesd};
-use fresco_tensor::Device;
+use fresco_tensor::{Device, on_reader_thread};
 
 use super::{WeightSource, open_model};
 use crate::resident::LoadOptions;
@@ -24,6 +24,7 @@ use crate::vae::{LoadedSound, LoadedVae, PixelSpace, Vae};
     outputs("VAE")
 )]
 pub(super) struct VaeLoader {
+    /// The file of the autoencoder.
     #[input(listed = "vae/all")]
     vae_name: String,
 }
@@ -45,8 +46,10 @@ pub(crate) fn load_vae(cx: &Cx, name: &str, options: &LoadOptions) -> Result<Vae
         return Ok(Vae(Arc::new(taesd(cx, name, scale, shift)?)));
     }
     // Small ones of films lie among those of previews, and are named by their files.
-    let folders = cx.resource::<Folders>()?;
-    let among_previews = taehv::is_published(name) && folders.full_path("vae", name).is_none();
+    let among_previews = taehv::is_published(name) && {
+        let (folders, name) = (cx.resource::<Folders>()?, name.to_owned());
+        on_reader_thread(move || folders.full_path("vae", &name).is_none())?
+    };
     let folder = if among_previews { "vae_approx" } else { "vae" };
     let source = WeightSource::find(cx, folder, name)?;
     if let Some(sound) = LoadedSound::maybe(cx, &source, options)? {

@@ -26,6 +26,7 @@ use crate::vision::{Vision, VisionModel, VisionOutput};
     outputs("CLIP_VISION")
 )]
 pub(super) struct ClipVisionLoader {
+    /// The file of the vision model.
     #[input(listed = "models/clip_vision")]
     clip_name: String,
 }

@@ -33,13 +33,19 @@ const MOST_TURNS: usize = 10_000;
     )
 )]
 pub(super) struct LoopIteration {
+    /// Number of the turn, from 0 or from where the loop starts.
     iteration_index: i64,
+    /// Whether it is the first turn.
     is_first: bool,
+    /// Whether it is the last turn.
     is_last: bool,
+    /// Whether results of an earlier run are used again.
     #[expect(dead_code, reason = "it says what the key of a turn depends on")]
     reuse_cache: bool,
+    /// The item of the list that this turn is for.
     #[input(ty = "*", optional)]
     list_item: Option<Value>,
+    /// The value that the turn before handed on.
     #[input(ty = "*", optional)]
     current_iteration_value: Option<Value>,
 }
@@ -83,13 +89,16 @@ pub(super) fn unless_kept(kept: bool) -> Value {
     input_is_list
 )]
 pub(super) struct FrescoLoop {
+    /// A number of turns, a range of numbers, or the items of a list.
     #[input(spec = modes())]
     mode: Arc<Map>,
+    /// Whether turns of an earlier run that nothing changed are used again.
     #[input(default = false)]
     cache_iterations: Vec<bool>,
     /// The end of the loop.
     #[input(default = "")]
     close_id: Vec<String>,
+    /// Whether all turns count, not just the last.
     #[input(default = false)]
     accumulate: Vec<bool>,
 }
@@ -260,7 +269,15 @@ fn any(name: &str) -> Input {
 }
 
 fn awaited() -> Input {
-    Input::autogrow("awaited", Input::new("awaited", "*"), "awaited", 0, 60).optional()
+    Input::autogrow(
+        "awaited",
+        Input::new("awaited", "*")
+            .tooltip("Something that has to be done before the turn has ended."),
+        "awaited",
+        0,
+        60,
+    )
+    .optional()
 }
 
 /// The end of a turn: what it made, with what those before it made. The end of a loop brings it; it is not for workflows.
@@ -275,10 +292,13 @@ fn awaited() -> Input {
     input_is_list
 )]
 pub(super) struct FrescoLoopTurn {
+    /// Whether all turns count, not just the last.
     #[input(default = false)]
     accumulate: Vec<bool>,
+    /// What the turns before made.
     #[input(spec = any("earlier"))]
     earlier: Option<Vec<Value>>,
+    /// What this turn made.
     #[input(spec = any("value"))]
     value: Option<Vec<Value>>,
     /// What has to be done before the turn has ended.

@@ -24,10 +24,13 @@ use crate::saving::{Draft, write};
 pub(super) struct LoraSave {
     #[input(default = "loras/ComfyUI_extracted_lora")]
     filename_prefix: String,
+    /// Size of the LoRA: higher keeps more of the difference and makes a larger file.
     #[input(default = 8, min = 1, max = 4096, step = 1)]
     rank: i64,
+    /// standard approximates the difference by the rank; full_diff keeps all of it.
     #[input(choices = ["standard", "full_diff"])]
     lora_type: String,
+    /// Keeps differences of biases, too.
     #[input(default = true)]
     bias_diff: bool,
     /// The difference of two models.

@@ -23,13 +23,10 @@ pub(super) struct LoraLoader {
     model: Option<Model>,
     /// The text encoder to change.
     clip: Option<Clip>,
-    /// The file with the change.
     #[input(listed = "models/loras")]
     lora_name: String,
-    /// How much the model changes. A negative value changes it the other way.
     #[input(default = 1.0, min = -100.0, max = 100.0, step = 0.01)]
     strength_model: f64,
-    /// How much the text encoder changes. A negative value changes it the other way.
     #[input(default = 1.0, min = -100.0, max = 100.0, step = 0.01)]
     strength_clip: f64,
 }
@@ -175,10 +172,8 @@ impl Node for LoraLoader {
 pub(super) struct LoraLoaderModelOnly {
     /// The model to change.
     model: Model,
-    /// The file with the change.
     #[input(listed = "models/loras")]
     lora_name: String,
-    /// How much the model changes. A negative value changes it the other way.
     #[input(default = 1.0, min = -100.0, max = 100.0, step = 0.01)]
     strength_model: f64,
 }

@@ -110,7 +110,13 @@ impl LoraRig {
     }
 
     fn call(&self, id: &str, args: Map) -> Result<NodeOutput, NodeError> {
-        let all = [NODES, crate::merging::NODES, crate::saving::NODES].concat();
+        let all = [
+            NODES,
+            crate::merging::NODES,
+            &crate::merging::specific::NODES,
+            crate::saving::NODES,
+        ]
+        .concat();
         let class = all
             .iter()
             .map(|e| e.class())
@@ -543,7 +549,7 @@ fn models_are_mixed() {
 fn every_block_has_its_own_ratio() {
     let place = place(|_| {});
     let (one, two) = (model("a"), model("b"));
-    let class = crate::merging::NODES
+    let class = crate::merging::specific::NODES
         .iter()
         .map(|e| e.class())
         .find(|c| &*c.schema().id == "ModelMergeSD1")

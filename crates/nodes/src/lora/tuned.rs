@@ -19,13 +19,10 @@ use crate::sampling::Model;
     outputs("MODEL", "CLIP")
 )]
 pub(super) struct FrescoLoraLoader {
-    /// The file with the change.
     #[input(listed = "models/loras")]
     lora_name: String,
-    /// How much the model changes. A negative value changes it the other way.
     #[input(default = 1.0, min = -100.0, max = 100.0, step = 0.01)]
     strength_model: f64,
-    /// How much the text encoder changes. A negative value changes it the other way.
     #[input(default = 1.0, min = -100.0, max = 100.0, step = 0.01)]
     strength_clip: f64,
     /// merge keeps changed weights, on_the_fly makes them at every use, bypass leaves weights as they are and adds what

@@ -25,7 +25,9 @@ const MASK: &str = "noise_mask";
     outputs(Output::new("LATENT").named("latent"))
 )]
 pub(super) struct LtxvConcatAvLatent {
+    /// The latent of the pictures.
     video_latent: Latent,
+    /// The latent of the sound.
     audio_latent: Latent,
 }
 
@@ -68,6 +70,7 @@ impl Node for LtxvConcatAvLatent {
     )
 )]
 pub(super) struct LtxvSeparateAvLatent {
+    /// The latent of both.
     av_latent: Latent,
 }
 
@@ -122,6 +125,7 @@ fn measures(vae: &Vae) -> Result<[Tensor; 2], NodeError> {
 )]
 pub(super) struct LtxvLatentUpsampler {
     samples: Latent,
+    /// The model that makes latents larger.
     upscale_model: LatentUpscaleModel,
     vae: Vae,
 }
@@ -225,10 +229,10 @@ pub(super) struct LtxvDualCfgGuider {
     model: Model,
     positive: Conditioning,
     negative: Conditioning,
-    /// Of the pictures.
+    /// How closely the pictures follow the prompt; 1 ignores the negative prompt.
     #[input(default = 3.0, min = 0.0, max = 100.0)]
     video_cfg: f64,
-    /// Of the sound.
+    /// How closely the sound follows the prompt; 1 ignores the negative prompt.
     #[input(default = 7.0, min = 0.0, max = 100.0)]
     audio_cfg: f64,
 }

@@ -47,10 +47,12 @@ impl Node for LtxvAudioVaeLoader {
     outputs("CLIP")
 )]
 pub(super) struct LtxavTextEncoderLoader {
+    /// The file of the text encoder.
     #[input(listed = "models/text_encoders")]
     text_encoder: String,
     #[input(listed = "models/checkpoints")]
     ckpt_name: String,
+    /// Where the encoder computes: default chooses by itself, cpu keeps it off the GPU.
     #[input(choices = ["default", "cpu"], advanced = true)]
     device: String,
 }

@@ -35,9 +35,10 @@ fn marked(samples: Tensor, rate: u32) -> Latent {
     outputs(Output::new("LATENT").named("Latent"))
 )]
 pub(super) struct LtxvEmptyLatentAudio {
-    /// Of the video.
+    /// Number of frames of the video.
     #[input(default = 97, min = 1, max = 1000, step = 1, display = "number")]
     frames_number: i64,
+    /// Frames of the video a second.
     #[input(
         ty = "FLOAT,INT",
         default = 25.0,

@@ -18,7 +18,9 @@ use crate::types::{Image, Latent, Mask};
     outputs("LATENT")
 )]
 pub(crate) struct LatentCompositeMasked {
+    /// The latent under the source.
     destination: Latent,
+    /// The latent that goes onto the destination.
     source: Latent,
     #[input(default = 0, min = 0, max = 16384, step = 8)]
     x: i64,
@@ -27,6 +29,7 @@ pub(crate) struct LatentCompositeMasked {
     /// Stretch the source over the whole destination first.
     #[input(default = false)]
     resize_source: bool,
+    /// What of the source is seen; without a mask, all of it.
     #[input(optional)]
     mask: Option<Mask>,
 }
@@ -66,6 +69,7 @@ pub(crate) struct ImageCompositeMasked {
     /// Stretch the source over the whole destination first.
     #[input(default = false)]
     resize_source: bool,
+    /// What of the source is seen; without a mask, all of it.
     #[input(optional)]
     mask: Option<Mask>,
 }
@@ -166,12 +170,15 @@ impl PastePlace {
     outputs("MASK")
 )]
 pub(crate) struct MaskComposite {
+    /// The mask under the source.
     destination: Mask,
+    /// The mask that goes onto the destination.
     source: Mask,
     #[input(default = 0, min = 0, max = 16384, step = 1)]
     x: i64,
     #[input(default = 0, min = 0, max = 16384, step = 1)]
     y: i64,
+    /// How both masks become one.
     #[input(choices = ["multiply", "add", "subtract", "and", "or", "xor"])]
     operation: String,
 }

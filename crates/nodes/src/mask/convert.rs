@@ -40,6 +40,7 @@ impl Node for MaskToImage {
 )]
 pub(crate) struct ImageToMask {
     image: Image,
+    /// The channel that becomes the mask.
     #[input(choices = ["red", "green", "blue", "alpha"])]
     channel: String,
 }
@@ -109,6 +110,7 @@ impl Node for ImageColorToMask {
     outputs("MASK")
 )]
 pub(crate) struct SolidMask {
+    /// Brightness of the mask: 0 is black, 1 white.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
     value: f64,
     #[input(default = 512, min = 1, max = 16384, step = 1)]
@@ -162,6 +164,7 @@ impl Node for InvertMask {
 )]
 pub(crate) struct ThresholdMask {
     mask: Mask,
+    /// What is brighter becomes white, all else black.
     #[input(default = 0.5, min = 0.0, max = 1.0, step = 0.01)]
     value: f64,
 }

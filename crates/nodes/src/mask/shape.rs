@@ -53,12 +53,16 @@ impl Node for CropMask {
 )]
 pub(crate) struct FeatherMask {
     mask: Mask,
+    /// Pixels over which the mask fades at the left.
     #[input(default = 0, min = 0, max = 16384, step = 1)]
     left: i64,
+    /// Pixels over which the mask fades at the top.
     #[input(default = 0, min = 0, max = 16384, step = 1)]
     top: i64,
+    /// Pixels over which the mask fades at the right.
     #[input(default = 0, min = 0, max = 16384, step = 1)]
     right: i64,
+    /// Pixels over which the mask fades at the bottom.
     #[input(default = 0, min = 0, max = 16384, step = 1)]
     bottom: i64,
 }
@@ -147,6 +151,7 @@ impl Node for GrowMask {
     outputs("MASK")
 )]
 pub(crate) struct BatchMasksNode {
+    /// The masks, in this order; as many as are connected.
     #[input(spec = Input::autogrow("masks", Input::new("mask", "MASK"), "mask", 2, 50))]
     masks: Grown<Mask>,
 }

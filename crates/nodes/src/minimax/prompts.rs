@@ -117,8 +117,10 @@ pub(super) struct MiniMaxH3ImageToVideo {
     /// Frames, at 24 a second.
     #[input(default = 124, min = 5, max = 3600, step = 17)]
     length: usize,
+    /// The picture that the video begins with.
     #[input(optional)]
     first_frame: Option<Image>,
+    /// The picture that the video ends with.
     #[input(optional)]
     last_frame: Option<Image>,
 }
@@ -183,8 +185,9 @@ fn heard(vae: Option<&Vae>, audio: &Audio, cx: &Cx) -> Result<Tensor, NodeError>
     model.encode_sound(&waves.narrow(0, 0, 1)?, cx)
 }
 
-fn grown(name: &str, one: &str, ty: &str, prefix: &str, most: usize) -> Input {
-    Input::autogrow(name, Input::new(one, ty), prefix, 0, most).optional()
+fn grown(name: &str, one: &str, about: &str, ty: &str, most: usize) -> Input {
+    let slot = Input::new(one, ty).tooltip(about);
+    Input::autogrow(name, slot, &format!("{one}_"), 0, most).optional()
 }
 
 /// A picture, or one that only the text encoder sees.
@@ -234,13 +237,17 @@ pub(super) struct MiniMaxH3ReferenceToVideo {
     vae: Option<Vae>,
     #[input(optional)]
     audio_vae: Option<Vae>,
-    #[input(spec = grown("ref_images", "ref_image", Reference::IO, "ref_image_", 9))]
+    /// Pictures that the video refers to; as many as are connected.
+    #[input(spec = grown("ref_images", "ref_image", "A picture that the video refers to.", Reference::IO, 9))]
     ref_images: Option<Grown<Reference>>,
-    #[input(spec = grown("ref_videos", "ref_video", "IMAGE", "ref_video_", 3))]
+    /// Videos that the result refers to; as many as are connected.
+    #[input(spec = grown("ref_videos", "ref_video", "The frames of a video that the result refers to.", "IMAGE", 3))]
     ref_videos: Option<Grown<Image>>,
-    #[input(spec = grown("ref_video_audios", "ref_video_audio", "AUDIO", "ref_video_audio_", 3))]
+    /// The sounds of those videos, in the same order.
+    #[input(spec = grown("ref_video_audios", "ref_video_audio", "The sound of a video that the result refers to.", "AUDIO", 3))]
     ref_video_audios: Option<Grown<Audio>>,
-    #[input(spec = grown("ref_audios", "ref_audio", "AUDIO", "ref_audio_", 3))]
+    /// Sounds that the video refers to, such as voices; as many as are connected.
+    #[input(spec = grown("ref_audios", "ref_audio", "A sound that the video refers to.", "AUDIO", 3))]
     ref_audios: Option<Grown<Audio>>,
 }
 

@@ -44,9 +44,9 @@ pub(super) struct WanCameraEmbedding {
     width: usize,
     #[input(default = 480, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 81, min = 1, max = 16384, step = 4)]
     length: usize,
+    /// How fast the camera moves; 1 is the path as it was trained.
     #[input(optional, or = 1.0, default = 1.0, min = 0, max = 10.0, step = 0.1)]
     speed: f64,
     /// Focal length in picture widths.
@@ -55,8 +55,10 @@ pub(super) struct WanCameraEmbedding {
     /// Focal length in picture heights.
     #[input(optional, or = 0.5, default = 0.5, min = 0, max = 1, step = 1e-09)]
     fy: f64,
+    /// Where the optical axis meets the picture, as a share of its width.
     #[input(optional, or = 0.5, default = 0.5, min = 0, max = 1, step = 0.01)]
     cx: f64,
+    /// Where the optical axis meets the picture, as a share of its height.
     #[input(optional, or = 0.5, default = 0.5, min = 0, max = 1, step = 0.01)]
     cy: f64,
 }

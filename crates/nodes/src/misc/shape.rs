@@ -42,12 +42,16 @@ impl Node for Hunyuan3Dv2Conditioning {
        category = "conditioning/video_models", outputs(Output::new("CONDITIONING").named("positive"),
        Output::new("CONDITIONING").named("negative")))]
 pub(super) struct Hunyuan3Dv2ConditioningMultiView {
+    /// What a vision model saw from the front.
     #[input(optional)]
     front: Option<VisionOutput>,
+    /// What a vision model saw from the left.
     #[input(optional)]
     left: Option<VisionOutput>,
+    /// What a vision model saw from the back.
     #[input(optional)]
     back: Option<VisionOutput>,
+    /// What a vision model saw from the right.
     #[input(optional)]
     right: Option<VisionOutput>,
 }

@@ -21,10 +21,13 @@ pub(super) struct WanMoveVisualizeTracks {
     /// Length of the tails in frames.
     #[input(default = 24, min = 1, max = 1024)]
     line_resolution: i64,
+    /// Radius of the dots in pixels.
     #[input(default = 12, min = 1, max = 128)]
     circle_size: i64,
+    /// How opaque the drawing is: 1 hides what is below.
     #[input(default = 0.75, min = 0.0, max = 1.0, step = 0.01)]
     opacity: f64,
+    /// Width of the tails in pixels.
     #[input(default = 16, min = 1, max = 128)]
     line_width: i64,
     #[input(optional)]

@@ -143,27 +143,34 @@ pub(super) struct GenerateTracks {
     width: i64,
     #[input(default = 480, min = 16, max = 4096, step = 16)]
     height: i64,
-    /// Places are shares of width and height.
+    /// Where the tracks start, as a share of the width.
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.01)]
     start_x: f64,
+    /// Where the tracks start, as a share of the height.
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.01)]
     start_y: f64,
+    /// Where the tracks end, as a share of the width.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
     end_x: f64,
+    /// Where the tracks end, as a share of the height.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
     end_y: f64,
+    /// Number of frames.
     #[input(default = 81, min = 1, max = 1024)]
     num_frames: usize,
+    /// Number of tracks beside each other.
     #[input(default = 5, min = 1, max = 100)]
     num_tracks: usize,
-    /// Distance between tracks.
+    /// Distance between tracks, as a share of the picture.
     #[input(default = 0.025, min = 0.0, max = 1.0, step = 0.001)]
     track_spread: f64,
     /// Bend the path towards the middle point.
     #[input(default = false)]
     bezier: bool,
+    /// The point that a bent path leans to, as a share of the width.
     #[input(default = 0.5, min = 0.0, max = 1.0, step = 0.01)]
     mid_x: f64,
+    /// The point that a bent path leans to, as a share of the height.
     #[input(default = 0.5, min = 0.0, max = 1.0, step = 0.01)]
     mid_y: f64,
     /// How the speed changes along the path.
@@ -258,7 +265,9 @@ fn linspace(i: usize, count: usize) -> f32 {
     outputs("TRACKS")
 )]
 pub(super) struct WanMoveConcatTrack {
+    /// The first tracks.
     tracks_1: Tracks,
+    /// The tracks that are added.
     #[input(optional)]
     tracks_2: Option<Tracks>,
 }

@@ -22,16 +22,22 @@ use crate::sampling::model::ModelAddition;
 )]
 pub(super) struct ScaleRope {
     model: Model,
+    /// Factor of the distance between columns; 1 changes nothing.
     #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.1)]
     scale_x: f64,
+    /// Columns by which tokens move.
     #[input(default = 0.0, min = -256.0, max = 256.0, step = 0.1)]
     shift_x: f64,
+    /// Factor of the distance between rows; 1 changes nothing.
     #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.1)]
     scale_y: f64,
+    /// Rows by which tokens move.
     #[input(default = 0.0, min = -256.0, max = 256.0, step = 0.1)]
     shift_y: f64,
+    /// Factor of the distance between frames; 1 changes nothing.
     #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.1)]
     scale_t: f64,
+    /// Frames by which tokens move.
     #[input(default = 0.0, min = -256.0, max = 256.0, step = 0.1)]
     shift_t: f64,
 }

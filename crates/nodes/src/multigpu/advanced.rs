@@ -21,6 +21,7 @@ use crate::resident::LoadOptions;
     outputs(Output::new("MULTIGPUDEVICE").named("device"))
 )]
 pub(super) struct DeviceSelector {
+    /// The device to choose.
     #[input(spec = device_input("device"))]
     device: String,
 }
@@ -44,10 +45,13 @@ impl Node for DeviceSelector {
 pub(crate) struct CheckpointAdvanced {
     #[input(listed = "models/checkpoints")]
     ckpt_name: String,
+    /// The device on which the diffusion model computes.
     #[input(spec = device_input("unet_device"))]
     unet_device: String,
+    /// The device on which the text encoder computes.
     #[input(spec = device_input("clip_device"))]
     clip_device: String,
+    /// The device on which the autoencoder computes.
     #[input(spec = device_input("vae_device"))]
     vae_device: String,
     #[input(spec = eject_input(false).optional(), or = false)]
@@ -102,18 +106,21 @@ impl Node for CheckpointAdvanced {
 pub(crate) struct CheckpointAdvancedDisTorch2 {
     #[input(listed = "models/checkpoints")]
     ckpt_name: String,
+    /// The device on which the diffusion model computes.
     #[input(spec = device_input("unet_compute_device"))]
     unet_compute_device: String,
     #[input(spec = virtual_input("unet_virtual_vram_gb", 4.0, 128.0))]
     unet_virtual_vram_gb: f64,
     #[input(spec = donor_input("unet_donor_device"))]
     unet_donor_device: String,
+    /// The device on which the text encoder computes.
     #[input(spec = device_input("clip_compute_device").option("default", "cpu"))]
     clip_compute_device: String,
     #[input(spec = virtual_input("clip_virtual_vram_gb", 2.0, 128.0))]
     clip_virtual_vram_gb: f64,
     #[input(spec = donor_input("clip_donor_device"))]
     clip_donor_device: String,
+    /// The device on which the autoencoder computes.
     #[input(spec = device_input("vae_device"))]
     vae_device: String,
     #[input(spec = expert_input("unet_expert_mode_allocations").optional())]

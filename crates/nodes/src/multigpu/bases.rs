@@ -1,6 +1,8 @@
 //! The loaders that families of inputs are added to: what they are called, what they take, how they load.
 
-use fresco_graph::{Args, Cx, Input, NodeError, NodeOutput, NodeResult};
+use std::sync::{Arc, LazyLock};
+
+use fresco_graph::{Args, Cx, Input, NodeError, NodeOutput, NodeResult, Schema};
 
 use super::gguf;
 use crate::clip::{FOUR, THREE, load_clip};
@@ -31,19 +33,23 @@ pub(crate) trait Base: Send + 'static {
 
 const WHOLE: &[&str] = &["MODEL", "CLIP", "VAE"];
 
-/// The inputs of the plain node, without the choice of device that some have.
-fn inputs_of(id: &str) -> Vec<Input> {
+/// What the plain loaders declare; made once, because each of them is asked for several times.
+static PLAIN: LazyLock<Vec<Arc<Schema>>> = LazyLock::new(|| {
     let families = [
         crate::loaders::NODES,
         crate::clip::NODES,
         crate::control::NODES,
     ];
-    let classes = families.into_iter().flatten().map(|entry| entry.class());
-    let found = classes.into_iter().find(|c| &*c.schema().id == id);
-    let inputs = found.map_or_else(Vec::new, |class| class.schema().inputs.clone());
-    let mut inputs: Vec<Input> = inputs;
-    inputs.retain(|input| &*input.name != "device");
-    inputs
+    let entries = families.into_iter().flatten();
+    entries.map(|entry| entry.class().schema()).collect()
+});
+
+/// The inputs of the plain node, without the choice of device that some have.
+fn inputs_of(id: &str) -> Vec<Input> {
+    let found = PLAIN.iter().find(|schema| &*schema.id == id);
+    let inputs = found.into_iter().flat_map(|schema| &schema.inputs);
+    let kept = inputs.filter(|input| &*input.name != "device");
+    kept.cloned().collect()
 }
 
 /// All parts of a model on one device; only the network that removes noise is spread over others, and only it makes room.

@@ -69,46 +69,34 @@ pub(super) fn virtual_input(name: &str, default: f64, most: f64) -> Input {
         .option("min", 0.0)
         .option("max", most)
         .option("step", 0.1)
-        .option(
-            "tooltip",
-            "GB of the model that are kept elsewhere and brought over while they are used.",
-        )
+        .tooltip("GB of the model that are kept elsewhere and brought over while they are used.")
 }
 
 pub(super) fn donor_input(name: &str) -> Input {
     device_input(name)
         .option("default", "cpu")
-        .option("tooltip", "Where that part is kept.")
+        .tooltip("Where that part is kept.")
 }
 
 pub(super) fn expert_input(name: &str) -> Input {
     Input::new(name, "STRING")
         .option("multiline", false)
         .option("default", "")
-        .option(
-            "tooltip",
-            "Which device gets how much, like cuda:0,2.5gb;cpu,* or cuda:0,25%;cpu,75%. It then decides alone.",
-        )
+        .tooltip("Which device gets how much, like cuda:0,2.5gb;cpu,* or cuda:0,25%;cpu,75%. It then decides alone.")
 }
 
 pub(super) fn eject_input(default: bool) -> Input {
     Input::new("eject_models", "BOOLEAN")
         .option("default", default)
-        .option(
-            "tooltip",
-            "Clear the computing device of all other models before this one is loaded.",
-        )
+        .tooltip("Clear the computing device of all other models before this one is loaded.")
 }
 
 pub(super) fn retention_input() -> Input {
     let choices = RETENTION.into_iter().map(Value::from).collect();
     Input::combo("retention", Choices::Fixed(std::sync::Arc::new(choices)))
         .option("default", "auto")
-        .option(
-            "tooltip",
-            "How long the model stays. auto: until its place is needed. keep (keep_loaded on): it stays. eject_after \
-             (keep_loaded off): it leaves all memory when the prompt ends.",
-        )
+        .tooltip("How long the model stays. auto: until its place is needed. keep (keep_loaded on): it stays. eject_after \
+             (keep_loaded off): it leaves all memory when the prompt ends.")
 }
 
 /// The input that version 2.5 of the extension had. Without a widget: a switch always has a value, and workflows that say
@@ -116,10 +104,7 @@ pub(super) fn retention_input() -> Input {
 pub(super) fn keep_loaded_input() -> Input {
     Input::new(KEEP_LOADED, "BOOLEAN")
         .option("forceInput", true)
-        .option(
-            "tooltip",
-            "The older name of retention: true is keep, false is eject_after. retention counts unless it says auto.",
-        )
+        .tooltip("The older name of retention: true is keep, false is eject_after. retention counts unless it says auto.")
 }
 
 /// What every loader with devices can be told about staying, last in its list: older files end before them.
@@ -322,7 +307,7 @@ impl LoaderForm for Legacy {
     fn inputs(_: &Loader) -> Vec<Input> {
         let other = Input::new("use_other_vram", "BOOLEAN")
             .option("default", false)
-            .option("tooltip", "Use other accelerators before the main memory.");
+            .tooltip("Use other accelerators before the main memory.");
         let inputs = [
             device_input("device"),
             virtual_input("virtual_vram_gb", 4.0, 24.0),

@@ -32,7 +32,7 @@ pub(super) fn advanced_inputs() -> Vec<Input> {
     let dtype = |name: &str| {
         Input::combo(name, Choices::Fixed(dtypes.clone().into()))
             .option("default", "default")
-            .option("tooltip", note)
+            .tooltip(note)
     };
     vec![
         unet_input(),
@@ -40,7 +40,7 @@ pub(super) fn advanced_inputs() -> Vec<Input> {
         dtype("patch_dtype"),
         Input::new("patch_on_device", "BOOLEAN")
             .option("default", false)
-            .option("tooltip", note),
+            .tooltip(note),
     ]
 }
 

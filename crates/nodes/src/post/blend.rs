@@ -21,6 +21,7 @@ pub(crate) struct ImageBlend {
     /// How much of the blended picture replaces the first one.
     #[input(default = 0.5, min = 0.0, max = 1.0, step = 0.01)]
     blend_factor: f64,
+    /// How brightness of both pictures is combined.
     #[input(choices = ["normal", "multiply", "screen", "overlay", "soft_light", "difference"])]
     blend_mode: String,
 }

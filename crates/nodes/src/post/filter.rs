@@ -17,6 +17,7 @@ use crate::types::Image;
 )]
 pub(crate) struct ImageBlur {
     image: Image,
+    /// How far the blur reaches, in pixels.
     #[input(default = 1, min = 1, max = 31, step = 1)]
     blur_radius: i64,
     #[input(default = 1.0, min = 0.1, max = 10.0, step = 0.1)]
@@ -48,11 +49,12 @@ impl Node for ImageBlur {
 )]
 pub(crate) struct ImageSharpen {
     image: Image,
+    /// How far the blur that is subtracted reaches, in pixels.
     #[input(default = 1, min = 1, max = 31, step = 1)]
     sharpen_radius: i64,
     #[input(default = 1.0, min = 0.1, max = 10.0, step = 0.01)]
     sigma: f64,
-    /// Strength.
+    /// How strongly to sharpen; 0 changes nothing.
     #[input(default = 1.0, min = 0.0, max = 5.0, step = 0.01)]
     alpha: f64,
 }

@@ -19,8 +19,11 @@ use crate::types::Image;
 )]
 pub(crate) struct Morphology {
     image: Image,
+    /// What to do: dilate grows bright areas, erode shrinks them, open and close remove specks and holes, the others
+    /// show the difference.
     #[input(choices = ["erode", "dilate", "open", "close", "gradient", "bottom_hat", "top_hat"])]
     operation: String,
+    /// Side in pixels of the square that is looked at.
     #[input(default = 3, min = 3, max = 999, step = 1)]
     kernel_size: i64,
 }
@@ -94,10 +97,13 @@ impl Node for ImageRGBToYUV {
     outputs("IMAGE")
 )]
 pub(crate) struct ImageYUVToRGB {
+    /// The brightness.
     #[input(name = "Y")]
     y: Image,
+    /// How far the colour is towards blue.
     #[input(name = "U")]
     u: Image,
+    /// How far the colour is towards red.
     #[input(name = "V")]
     v: Image,
 }

@@ -18,6 +18,7 @@ use crate::types::Image;
 )]
 pub(crate) struct ImageQuantize {
     image: Image,
+    /// How many colours the result has.
     #[input(default = 256, min = 1, max = 256, step = 1)]
     colors: i64,
     /// How the missing colours are hinted at.

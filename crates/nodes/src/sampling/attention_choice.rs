@@ -19,6 +19,7 @@ use super::Model;
 )]
 pub struct ModelAttentionBackend {
     model: Model,
+    /// The implementation to use. Here each device has one, whatever is chosen.
     #[expect(dead_code, reason = "there is one implementation")]
     #[input(default = "pytorch attention", choices = ["pytorch attention", "comfy kitchen attention"])]
     attention: String,
@@ -30,20 +31,31 @@ impl Node for ModelAttentionBackend {
     }
 }
 
+const KEPT: &str = "Percent of the parts that would be kept. It has no effect here.";
+
 fn selections() -> Input {
-    let share = |name: &str, default: f64, step: f64| {
+    let share = |name: &str, about: &str, default: f64, step: f64| {
         vec![
             Input::new(name, "FLOAT")
                 .option("default", default)
-                .option("step", step),
+                .option("step", step)
+                .tooltip(about),
         ]
     };
     Input::dynamic_combo(
         "selection",
         vec![
-            ("sol-attn", share("tau", 1.0, 0.05)),
-            ("sla", share("keep_percent", 10.0, 0.5)),
-            ("vsa", share("keep_percent", 10.0, 0.5)),
+            (
+                "sol-attn",
+                share(
+                    "tau",
+                    "How much of the attention would be kept. It has no effect here.",
+                    1.0,
+                    0.05,
+                ),
+            ),
+            ("sla", share("keep_percent", KEPT, 10.0, 0.5)),
+            ("vsa", share("keep_percent", KEPT, 10.0, 0.5)),
         ],
     )
 }
@@ -62,21 +74,27 @@ fn selections() -> Input {
 #[expect(dead_code, reason = "attention is computed in full")]
 pub struct BlockSparseAttention {
     model: Model,
+    /// How parts that belong together would be found. Here nothing is left out.
     #[input(spec = selections())]
     selection: Option<Arc<Map>>,
     #[input(optional, or = 0.0, default = 0.0, step = 0.01)]
     start_percent: f64,
     #[input(optional, or = 1.0, default = 1.0, step = 0.01)]
     end_percent: f64,
+    /// Blocks that would compute all of attention. It has no effect here.
     #[input(optional, or = String::new(), default = "")]
     dense_blocks: String,
+    /// Shortest sequence of tokens that would be thinned. It has no effect here.
     #[input(optional, or = 12288, default = 12288, step = 512)]
     min_tokens: i64,
+    /// Further tokens that would be kept. It has no effect here.
     #[input(optional, or = 256, default = 256, step = 64)]
     extra_tokens: i64,
+    /// How tokens of the prompt would be kept. It has no effect here.
     #[input(optional, or = "exact_kv_and_rows".to_owned(), default = "exact_kv_and_rows",
             choices = ["exact_kv", "exact_kv_and_rows", "off"])]
     sink_conditioning: String,
+    /// Says more in the log. It has no effect here.
     #[input(optional, or = false, default = false)]
     verbose: bool,
 }

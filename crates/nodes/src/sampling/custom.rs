@@ -17,6 +17,7 @@ fn sampled_output(out: Sampled) -> NodeResult {
 #[node(id = "SamplerCustom", v3, module = "comfy_extras.nodes_custom_sampler", category = "sampling/custom_sampling", outputs(Output::new("LATENT").named("output"), Output::new("LATENT").named("denoised_output")))]
 pub struct SamplerCustom {
     model: Model,
+    /// Adds noise to the latent first; off where it has noise already.
     #[input(default = true)]
     add_noise: bool,
     #[input(default = 0, min = 0, max = u64::MAX, control_after_generate = true)]
@@ -61,7 +62,9 @@ impl Node for SamplerCustom {
 #[derive(Node)]
 #[node(id = "SamplerCustomAdvanced", v3, module = "comfy_extras.nodes_custom_sampler", category = "sampling/custom_sampling", outputs(Output::new("LATENT").named("output"), Output::new("LATENT").named("denoised_output")))]
 pub struct SamplerCustomAdvanced {
+    /// The noise to start with.
     noise: StartNoise,
+    /// The model with its prompts and how to follow them.
     guider: Guider,
     sampler: Sampler,
     sigmas: Sigmas,

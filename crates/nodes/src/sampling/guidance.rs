@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Output};
+use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Output, Twin};
 use fresco_models::denoise::CfgOverride;
 use fresco_models::guidance::{self, CfgRule, FrameCfg, GuidanceStep, PostCfg, PreCfg};
 use fresco_tensor::Tensor;
@@ -37,6 +37,7 @@ fn with_post(mut model: Model, post: impl PostCfg + 'static) -> NodeResult {
 )]
 pub struct RescaleCFG {
     model: Model,
+    /// How much of the contrast that guidance adds is taken back: 0 none, 1 all.
     #[input(default = 0.7, min = 0.0, max = 1.0, step = 0.01)]
     multiplier: f64,
 }
@@ -182,6 +183,7 @@ impl Node for APG {
 )]
 pub struct EpsilonScaling {
     model: Model,
+    /// The divisor; above 1 takes away less noise in each step.
     #[input(
         default = 1.005,
         min = 0.5,
@@ -285,8 +287,10 @@ impl Node for FreSca {
 )]
 pub struct RenormCFG {
     model: Model,
+    /// Noise level below which guidance acts; above it the prompt alone counts.
     #[input(default = 100, min = 0.0, max = 100.0, step = 0.01)]
     cfg_trunc: f64,
+    /// Largest size of the guided prediction, as a multiple of the unguided one; 0 for no limit.
     #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01)]
     renorm_cfg: f64,
 }
@@ -313,6 +317,7 @@ impl Node for RenormCFG {
 )]
 pub struct VideoLinearCFGGuidance {
     model: Model,
+    /// The least guidance, at the first frame; the most is the sampler's.
     #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.5, round = 0.01)]
     min_cfg: f64,
 }
@@ -328,31 +333,16 @@ impl Node for VideoLinearCFGGuidance {
     }
 }
 
-/// Guidance that rises to the middle of a video and falls again.
-#[derive(Node)]
-#[node(
-    id = "VideoTriangleCFGGuidance",
-    v1,
-    module = "comfy_extras.nodes_video_model",
-    category = "sampling/video_models",
-    outputs("MODEL")
-)]
-pub struct VideoTriangleCFGGuidance {
-    model: Model,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.5, round = 0.01)]
-    min_cfg: f64,
-}
-
-impl Node for VideoTriangleCFGGuidance {
-    fn run(self, _: &Cx) -> NodeResult {
-        with_rule(
-            self.model,
-            FrameCfg::Triangle {
-                least: self.min_cfg,
-            },
-        )
-    }
-}
+pub static VIDEO_TRIANGLE_CFG: Twin<VideoLinearCFGGuidance> = Twin {
+    id: "VideoTriangleCFGGuidance",
+    display: None,
+    about: "Guidance that rises to the middle of a video and falls again.",
+    defaults: &[],
+    run: |node, _| {
+        let least = node.min_cfg;
+        with_rule(node.model, FrameCfg::Triangle { least })
+    },
+};
 
 /// Applies a latent operation to the guidance of every step.
 #[derive(Node)]

@@ -160,7 +160,7 @@ pub struct DualModelGuider {
     positive: Conditioning,
     #[input(default = 4.0, min = 0.0, max = 100.0, step = 0.1)]
     cfg: f64,
-    /// For the negative prompt; without one the first model does both.
+    /// The model for the negative prompt; without one the first model does both.
     #[input(optional)]
     model_negative: Option<Model>,
     #[input(optional)]
@@ -204,13 +204,18 @@ impl Node for DualModelGuider {
 )]
 pub struct DualCFGGuider {
     model: Model,
+    /// The prompt that is guided to last.
     cond1: Conditioning,
+    /// The prompt that is guided to first.
     cond2: Conditioning,
     negative: Conditioning,
+    /// How strongly to guide from the second prompt to the first.
     #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
     cfg_conds: f64,
+    /// How strongly to guide from the negative prompt to the second.
     #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
     cfg_cond2_negative: f64,
+    /// regular adds both guidances; nested guides from the result of one.
     #[input(choices = ["regular", "nested"])]
     style: String,
 }

@@ -91,16 +91,12 @@ pub struct KSampler {
     /// Where the random noise comes from: equal numbers give equal pictures.
     #[input(default = 0, min = 0, max = u64::MAX, control_after_generate = true)]
     seed: u64,
-    /// In how many steps the noise goes away.
     #[input(default = 20, min = 1, max = 10000)]
     steps: i64,
-    /// How closely the picture follows the prompt; too much costs quality.
     #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
     cfg: f64,
-    /// The way the noise is taken away, which changes quality, speed and structure of the picture.
     #[input(choices = sampler_names())]
     sampler_name: Choice,
-    /// How the noise is spread over the steps.
     #[input(choices = scheduler_names())]
     scheduler: Choice,
     /// What the picture shall have.
@@ -147,10 +143,12 @@ impl Node for KSampler {
 )]
 pub struct KSamplerAdvanced {
     model: Model,
+    /// Adds noise first; disable it where the latent has noise from an earlier part.
     #[input(choices = ["enable", "disable"])]
     add_noise: String,
     #[input(default = 0, min = 0, max = u64::MAX, control_after_generate = true)]
     noise_seed: u64,
+    /// Number of steps of the whole schedule, all parts together.
     #[input(default = 20, min = 1, max = 10000)]
     steps: i64,
     #[input(default = 8.0, min = 0.0, max = 100.0, step = 0.1, round = 0.01)]
@@ -162,10 +160,13 @@ pub struct KSamplerAdvanced {
     positive: Conditioning,
     negative: Conditioning,
     latent_image: Latent,
+    /// The first step of this part, counted from 0.
     #[input(default = 0, min = 0, max = 10000)]
     start_at_step: i64,
+    /// The step before which this part ends.
     #[input(default = 10000, min = 0, max = 10000)]
     end_at_step: i64,
+    /// Keeps the noise that is left at the end, for a later part to take away.
     #[input(choices = ["disable", "enable"])]
     return_with_leftover_noise: String,
 }

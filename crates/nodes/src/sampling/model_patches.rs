@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Cx, Node, NodeOutput, NodeResult};
+use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Twin};
 use fresco_models::denoise::{self, PerturbedAttention, RunPatch, SelfAttention};
 use fresco_models::patch::Patch;
 
@@ -61,6 +61,7 @@ pub struct SelfAttentionGuidance {
     model: Model,
     #[input(default = 0.5, min = -2.0, max = 5.0, step = 0.01)]
     scale: f64,
+    /// Width of the blur; higher blurs more.
     #[input(default = 2.0, min = 0.0, max = 10.0, step = 0.1)]
     blur_sigma: f64,
 }
@@ -112,12 +113,16 @@ impl Node for PerturbedAttentionGuidance {
 )]
 pub struct HyperTile {
     model: Model,
+    /// Side of a tile in pixels; smaller is faster and loses more of the whole.
     #[input(default = 256, min = 1, max = 2048)]
     tile_size: usize,
+    /// How many sizes of tiles to choose from at random, to hide seams.
     #[input(default = 2, min = 1, max = 128)]
     swap_size: usize,
+    /// Deepest level of the network that is tiled; 0 is only the outermost.
     #[input(default = 0, min = 0, max = 10)]
     max_depth: usize,
+    /// Makes tiles larger at deeper levels.
     #[input(default = false)]
     scale_depth: bool,
 }
@@ -146,6 +151,7 @@ impl Node for HyperTile {
 )]
 pub struct TomePatchModel {
     model: Model,
+    /// Share of the places that are merged: more is faster and loses detail.
     #[input(default = 0.3, min = 0.0, max = 1.0, step = 0.01)]
     ratio: f64,
 }
@@ -228,41 +234,25 @@ pub struct UNetSelfAttentionMultiply {
 
 impl Node for UNetSelfAttentionMultiply {
     fn run(self, _: &Cx) -> NodeResult {
-        let Self { q, k, v, out, .. } = self;
-        let factors = Factors { q, k, v, out };
-        multiplied(self.model, |layer| factors.of("attn1", layer))
+        self.multiply("attn1")
     }
 }
 
-/// Multiplies the weights of a UNet's attention to the prompt.
-#[derive(Node)]
-#[node(
-    id = "UNetCrossAttentionMultiply",
-    v3,
-    module = "comfy_extras.nodes_attention_multiply",
-    category = "_for_testing/attention_experiments",
-    outputs("MODEL"),
-    experimental
-)]
-pub struct UNetCrossAttentionMultiply {
-    model: Model,
-    #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
-    q: f64,
-    #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
-    k: f64,
-    #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
-    v: f64,
-    #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
-    out: f64,
-}
-
-impl Node for UNetCrossAttentionMultiply {
-    fn run(self, _: &Cx) -> NodeResult {
+impl UNetSelfAttentionMultiply {
+    fn multiply(self, attention: &str) -> NodeResult {
         let Self { q, k, v, out, .. } = self;
         let factors = Factors { q, k, v, out };
-        multiplied(self.model, |layer| factors.of("attn2", layer))
+        multiplied(self.model, |layer| factors.of(attention, layer))
     }
 }
+
+pub static CROSS_ATTENTION: Twin<UNetSelfAttentionMultiply> = Twin {
+    id: "UNetCrossAttentionMultiply",
+    display: None,
+    about: "Multiplies the weights of a UNet's attention to the prompt.",
+    defaults: &[],
+    run: |node, _| node.multiply("attn2"),
+};
 
 /// Multiplies the results of a video UNet's attention, within pictures and along time.
 #[derive(Node)]
@@ -276,12 +266,16 @@ impl Node for UNetCrossAttentionMultiply {
 )]
 pub struct UNetTemporalAttentionMultiply {
     model: Model,
+    /// Factor of attention within a picture; 1 changes nothing.
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
     self_structural: f64,
+    /// Factor of attention along time; 1 changes nothing.
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
     self_temporal: f64,
+    /// Factor of attention to the prompt within a picture; 1 changes nothing.
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
     cross_structural: f64,
+    /// Factor of attention to the prompt along time; 1 changes nothing.
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01)]
     cross_temporal: f64,
 }
@@ -315,7 +309,9 @@ impl Node for UNetTemporalAttentionMultiply {
     outputs("MODEL")
 )]
 pub struct ModelComputeDtype {
+    /// The diffusion model, which is passed on.
     model: Model,
+    /// The number format. It has no effect here.
     #[input(choices = ["default", "fp32", "fp16", "bf16"])]
     dtype: String,
 }
@@ -344,6 +340,7 @@ impl Node for ModelComputeDtype {
 )]
 pub struct TorchCompileModel {
     model: Model,
+    /// The compiler. It has no effect here.
     #[input(choices = ["inductor", "cudagraphs"])]
     backend: String,
 }

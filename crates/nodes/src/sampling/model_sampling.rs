@@ -1,6 +1,6 @@
 //! Nodes that change how a model is sampled.
 
-use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
+use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Twin};
 use fresco_models::latent_format::PLAYGROUND;
 use fresco_models::schedules::token_shift;
 use fresco_models::{ModelSampling, Prediction};
@@ -30,6 +30,7 @@ pub struct ModelSamplingDiscrete {
     model: Model,
     #[input(choices = ["eps", "v_prediction", "lcm", "x0", "img_to_img"])]
     sampling: String,
+    /// Makes the first step start from pure noise, for models that were trained so.
     #[input(default = false)]
     zsnr: bool,
 }
@@ -65,6 +66,7 @@ impl Node for ModelSamplingDiscrete {
 )]
 pub struct ModelNoiseScale {
     model: Model,
+    /// Factor of the noise; 1 changes nothing.
     #[input(default = 1.0, min = 0.0, max = 64.0, step = 0.01)]
     noise_scale: f64,
 }
@@ -161,30 +163,6 @@ impl Node for ModelSamplingContinuousV {
     }
 }
 
-/// Sets the shift of Stable Cascade.
-#[derive(Node)]
-#[node(
-    id = "ModelSamplingStableCascade",
-    v1,
-    module = "comfy_extras.nodes_model_advanced",
-    category = "advanced/model",
-    outputs("MODEL")
-)]
-pub struct ModelSamplingStableCascade {
-    model: Model,
-    #[input(default = 2.0, min = 0.0, max = 100.0, step = 0.01)]
-    shift: f64,
-}
-
-impl Node for ModelSamplingStableCascade {
-    fn run(self, _: &Cx) -> NodeResult {
-        patched(
-            self.model,
-            ModelSampling::cosine(Prediction::Eps, self.shift),
-        )
-    }
-}
-
 /// Sets the shift of SD3 and similar models.
 #[derive(Node)]
 #[node(
@@ -206,26 +184,26 @@ impl Node for ModelSamplingSD3 {
     }
 }
 
-/// Sets the shift of AuraFlow, Lumina and similar models.
-#[derive(Node)]
-#[node(
-    id = "ModelSamplingAuraFlow",
-    v1,
-    module = "comfy_extras.nodes_model_advanced",
-    category = "advanced/model",
-    outputs("MODEL")
-)]
-pub struct ModelSamplingAuraFlow {
-    model: Model,
-    #[input(default = 1.73, min = 0.0, max = 100.0, step = 0.01)]
-    shift: f64,
-}
+pub static COSINE_SHIFT: Twin<ModelSamplingSD3> = Twin {
+    id: "ModelSamplingStableCascade",
+    display: None,
+    about: "Sets the shift of Stable Cascade.",
+    defaults: &[("shift", 2.0)],
+    run: |node, _| {
+        patched(
+            node.model,
+            ModelSampling::cosine(Prediction::Eps, node.shift),
+        )
+    },
+};
 
-impl Node for ModelSamplingAuraFlow {
-    fn run(self, _: &Cx) -> NodeResult {
-        patched(self.model, ModelSampling::flow(self.shift, 1.0))
-    }
-}
+pub static UNIT_SHIFT: Twin<ModelSamplingSD3> = Twin {
+    id: "ModelSamplingAuraFlow",
+    display: None,
+    about: "Sets the shift of AuraFlow, Lumina and similar models.",
+    defaults: &[("shift", 1.73)],
+    run: |node, _| patched(node.model, ModelSampling::flow(node.shift, 1.0)),
+};
 
 /// Sets the shift of Flux by the size of the picture.
 #[derive(Node)]
@@ -271,6 +249,7 @@ pub struct ModelSamplingLTXV {
     max_shift: f64,
     #[input(default = 0.95, min = 0.0, max = 100.0, step = 0.01)]
     base_shift: f64,
+    /// The latent to be sampled; its size decides how far levels shift.
     #[input(optional)]
     latent: Option<Latent>,
 }

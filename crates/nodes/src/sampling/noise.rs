@@ -255,6 +255,7 @@ impl Node for DisableNoise {
 )]
 pub struct AddNoise {
     model: Model,
+    /// The noise to add.
     noise: Noise,
     sigmas: Sigmas,
     latent_image: Latent,

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use fresco_graph::{Cx, Node, NodeOutput, NodeResult};
+use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Twin};
 use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{Reuse, ReuseRule, RunPatch};
 use fresco_tensor::Generator;
@@ -32,19 +32,6 @@ impl RunPatch for Remember {
     }
 }
 
-fn remembering(mut model: Model, threshold: f64, range: (f64, f64), what: What) -> NodeResult {
-    let rule = ReuseRule {
-        threshold,
-        start_sigma: model.sampling.percent_to_sigma(range.0),
-        end_sigma: model.sampling.percent_to_sigma(range.1),
-    };
-    model
-        .patches
-        .per_run
-        .push(Arc::new(Remember { rule, what }));
-    Ok(NodeOutput::one(model))
-}
-
 /// Leaves out passes of the network while little changes; a little faster for a little less detail.
 #[derive(Node)]
 #[node(
@@ -57,72 +44,51 @@ fn remembering(mut model: Model, threshold: f64, range: (f64, f64), what: What) 
     experimental
 )]
 pub struct EasyCache {
-    /// The model whose passes are left out.
     model: Model,
-    /// How much may change before a pass is made.
+    /// How much may change before one is computed; more leaves out more.
     #[input(default = 0.2, min = 0.0, max = 3.0, step = 0.01)]
     reuse_threshold: f64,
-    /// Share of the sampling from which on passes are left out.
     #[input(default = 0.15, min = 0.0, max = 1.0, step = 0.01)]
     start_percent: f64,
-    /// Share of the sampling up to which passes are left out.
     #[input(default = 0.95, min = 0.0, max = 1.0, step = 0.01)]
     end_percent: f64,
-    /// Say more in the log.
+    /// Says more in the log.
     #[input(default = false)]
     verbose: bool,
 }
 
 impl Node for EasyCache {
     fn run(self, _: &Cx) -> NodeResult {
-        let range = (self.start_percent, self.end_percent);
-        if self.verbose {
-            tracing::info!(
-                "passes are left out below a change of {}",
-                self.reuse_threshold
-            );
-        }
-        remembering(self.model, self.reuse_threshold, range, What::Passes)
+        self.remember(What::Passes)
     }
 }
 
-/// Leaves out whole steps while little changes; works with every model, less exactly than EasyCache.
-#[derive(Node)]
-#[node(
-    id = "LazyCache",
-    v3,
-    module = "comfy_extras.nodes_easycache",
-    display = "LazyCache",
-    category = "advanced/debug/model",
-    outputs("MODEL"),
-    experimental
-)]
-pub struct LazyCache {
-    /// The model whose steps are left out.
-    model: Model,
-    /// How much may change before a step is made.
-    #[input(default = 0.2, min = 0.0, max = 3.0, step = 0.01)]
-    reuse_threshold: f64,
-    /// Share of the sampling from which on steps are left out.
-    #[input(default = 0.15, min = 0.0, max = 1.0, step = 0.01)]
-    start_percent: f64,
-    /// Share of the sampling up to which steps are left out.
-    #[input(default = 0.95, min = 0.0, max = 1.0, step = 0.01)]
-    end_percent: f64,
-    /// Say more in the log.
-    #[input(default = false)]
-    verbose: bool,
-}
-
-impl Node for LazyCache {
-    fn run(self, _: &Cx) -> NodeResult {
-        let range = (self.start_percent, self.end_percent);
+impl EasyCache {
+    fn remember(self, what: What) -> NodeResult {
+        let threshold = self.reuse_threshold;
         if self.verbose {
-            tracing::info!(
-                "steps are left out below a change of {}",
-                self.reuse_threshold
-            );
+            let left_out = match what {
+                What::Passes => "passes",
+                What::Steps => "steps",
+            };
+            tracing::info!("{left_out} are left out below a change of {threshold}");
         }
-        remembering(self.model, self.reuse_threshold, range, What::Steps)
+        let mut model = self.model;
+        let rule = ReuseRule {
+            threshold,
+            start_sigma: model.sampling.percent_to_sigma(self.start_percent),
+            end_sigma: model.sampling.percent_to_sigma(self.end_percent),
+        };
+        let remember = Remember { rule, what };
+        model.patches.per_run.push(Arc::new(remember));
+        Ok(NodeOutput::one(model))
     }
 }
+
+pub static LAZY_CACHE: Twin<EasyCache> = Twin {
+    id: "LazyCache",
+    display: Some("LazyCache"),
+    about: "Leaves out whole steps while little changes; works with every model, less exactly than EasyCache.",
+    defaults: &[],
+    run: |node, _| node.remember(What::Steps),
+};

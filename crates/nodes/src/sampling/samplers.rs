@@ -1,9 +1,11 @@
 //! SAMPLER: which function samples, with which options. The functions themselves come with the models.
 
 use std::fmt;
+use std::sync::Arc;
 
 use fresco_graph::{
-    Cx, FromValue, Map, Node, NodeError, NodeOutput, NodeResult, Opaque, Value, map, wrong_kind,
+    Args, Cx, Form, FromValue, Input, Map, Node, NodeError, NodeOutput, NodeResult, NodeRow,
+    Opaque, Output, Schema, Value, map, wrong_kind,
 };
 use fresco_models::samplers::{
     NoiseInterval, NoiseScaler, SamplerName, SamplerOptions, SdeSolver, SeedsSolver,
@@ -206,11 +208,6 @@ impl<T: fmt::Debug + Send + Sync + 'static> Opaque for FunctionOption<T> {
     }
 }
 
-/// The SDE samplers draw their noise on the device or on the CPU.
-fn by_device(device: &str, cpu: SamplerName, gpu: SamplerName) -> SamplerName {
-    if device == "cpu" { cpu } else { gpu }
-}
-
 fn sampler_output(name: SamplerName, options: Map) -> NodeResult {
     Ok(NodeOutput::one(Sampler::new(name, options)))
 }
@@ -241,250 +238,221 @@ impl Node for KSamplerSelect {
     }
 }
 
-/// The ancestral Euler sampler.
-#[derive(Node)]
-#[node(
-    id = "SamplerEulerAncestral",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerEulerAncestral {
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    eta: f64,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    s_noise: f64,
+/// A sampler whose inputs are its options: a row of the table below.
+pub struct SamplerRow {
+    id: &'static str,
+    display: Option<&'static str>,
+    module: &'static str,
+    about: &'static str,
+    name: SamplerName,
+    /// The same with noise drawn on the GPU, for those that let the user choose.
+    on_gpu: Option<SamplerName>,
+    options: fn() -> Vec<Input>,
 }
 
-impl Node for SamplerEulerAncestral {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(
-            SamplerName::EulerAncestral,
-            map! {"eta" => self.eta, "s_noise" => self.s_noise},
-        )
+/// Whose random numbers the noise is.
+const NOISE_DEVICE: &str = "noise_device";
+
+impl NodeRow for SamplerRow {
+    fn schema(&self) -> Schema {
+        let mut schema = Schema::new(self.id, Form::V3)
+            .module(self.module)
+            .category("sampling/custom_sampling/samplers")
+            .description(self.about)
+            .output(Output::new("SAMPLER"));
+        schema.display_name = self.display.map(Into::into);
+        let device = || Input::choice(NOISE_DEVICE, &["gpu", "cpu"]);
+        let options = (self.options)().into_iter();
+        let inputs = options.chain(self.on_gpu.map(|_| device()));
+        inputs.fold(schema, Schema::input)
+    }
+
+    fn run(&self, mut args: Args, _: &Cx) -> NodeResult {
+        let mut options = Map::new();
+        for input in (self.options)() {
+            let value = match input.ty.name() {
+                Some("INT") => args.take::<i64>(&input.name)?.into(),
+                Some("FLOAT") => args.take::<f64>(&input.name)?.into(),
+                _ => args.take::<Arc<str>>(&input.name)?.into(),
+            };
+            options.insert(input.name, value);
+        }
+        let name = match self.on_gpu {
+            Some(on_gpu) if args.take::<String>(NOISE_DEVICE)? != "cpu" => on_gpu,
+            _ => self.name,
+        };
+        sampler_output(name, options)
     }
 }
 
-/// The ancestral Euler sampler with CFG++ guidance.
-#[derive(Node)]
-#[node(
-    id = "SamplerEulerAncestralCFGPP",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    display = "SamplerEulerAncestralCFG++",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerEulerAncestralCFGPP {
-    #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01, round = false)]
-    eta: f64,
-    #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01, round = false)]
-    s_noise: f64,
+/// A number that keeps all of its digits.
+fn exact(name: &str, default: f64, most: f64) -> Input {
+    Input::float(name, default, [0.0, most, 0.01]).option("round", false)
 }
 
-impl Node for SamplerEulerAncestralCFGPP {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(
-            SamplerName::EulerAncestralCfgPp,
-            map! {"eta" => self.eta, "s_noise" => self.s_noise},
-        )
-    }
+fn eta() -> Input {
+    exact("eta", 1.0, 100.0)
 }
 
-/// The linear multistep sampler.
-#[derive(Node)]
-#[node(
-    id = "SamplerLMS",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerLMS {
-    #[input(default = 4, min = 1, max = 100)]
-    order: i64,
+fn s_noise() -> Input {
+    exact("s_noise", 1.0, 100.0)
 }
 
-impl Node for SamplerLMS {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(SamplerName::Lms, map! {"order" => self.order})
-    }
-}
+const MIDDLE: &str = "Where in the step the middle evaluation lies.";
 
-/// The DPM-Solver++ 3M SDE sampler.
-#[derive(Node)]
-#[node(
-    id = "SamplerDPMPP_3M_SDE",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerDPMPP3MSDE {
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    eta: f64,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    s_noise: f64,
-    #[input(choices = ["gpu", "cpu"])]
-    noise_device: String,
-}
+const ROW: SamplerRow = SamplerRow {
+    id: "",
+    display: None,
+    module: "comfy_extras.nodes_custom_sampler",
+    about: "",
+    name: SamplerName::Euler,
+    on_gpu: None,
+    options: || vec![eta(), s_noise()],
+};
 
-impl Node for SamplerDPMPP3MSDE {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(
-            by_device(
-                &self.noise_device,
-                SamplerName::Dpmpp3mSde,
-                SamplerName::Dpmpp3mSdeGpu,
+pub static EULER_ANCESTRAL: SamplerRow = SamplerRow {
+    id: "SamplerEulerAncestral",
+    about: "The ancestral Euler sampler.",
+    name: SamplerName::EulerAncestral,
+    ..ROW
+};
+
+pub static EULER_ANCESTRAL_CFG_PP: SamplerRow = SamplerRow {
+    id: "SamplerEulerAncestralCFGPP",
+    display: Some("SamplerEulerAncestralCFG++"),
+    about: "The ancestral Euler sampler with CFG++ guidance.",
+    name: SamplerName::EulerAncestralCfgPp,
+    options: || vec![exact("eta", 1.0, 1.0), exact("s_noise", 1.0, 10.0)],
+    ..ROW
+};
+
+pub static LMS: SamplerRow = SamplerRow {
+    id: "SamplerLMS",
+    about: "The linear multistep sampler.",
+    name: SamplerName::Lms,
+    options: || {
+        let order = Input::int("order", 4, [1, 100]);
+        vec![order.tooltip("How many earlier steps are used.")]
+    },
+    ..ROW
+};
+
+pub static DPMPP_3M_SDE: SamplerRow = SamplerRow {
+    id: "SamplerDPMPP_3M_SDE",
+    about: "The DPM-Solver++ 3M SDE sampler.",
+    name: SamplerName::Dpmpp3mSde,
+    on_gpu: Some(SamplerName::Dpmpp3mSdeGpu),
+    ..ROW
+};
+
+pub static DPMPP_2M_SDE: SamplerRow = SamplerRow {
+    id: "SamplerDPMPP_2M_SDE",
+    about: "The DPM-Solver++ 2M SDE sampler.",
+    name: SamplerName::Dpmpp2mSde,
+    on_gpu: Some(SamplerName::Dpmpp2mSdeGpu),
+    options: || {
+        let solver = Input::choice("solver_type", &["midpoint", "heun"]);
+        let solver = solver.tooltip("How a step uses the one before it.");
+        vec![solver, eta(), s_noise()]
+    },
+    ..ROW
+};
+
+pub static DPMPP_SDE: SamplerRow = SamplerRow {
+    id: "SamplerDPMPP_SDE",
+    about: "The DPM-Solver++ SDE sampler.",
+    name: SamplerName::DpmppSde,
+    on_gpu: Some(SamplerName::DpmppSdeGpu),
+    options: || vec![eta(), s_noise(), exact("r", 0.5, 100.0).tooltip(MIDDLE)],
+    ..ROW
+};
+
+pub static DPMPP_2S_ANCESTRAL: SamplerRow = SamplerRow {
+    id: "SamplerDPMPP_2S_Ancestral",
+    about: "The ancestral DPM-Solver++ 2S sampler.",
+    name: SamplerName::Dpmpp2sAncestral,
+    ..ROW
+};
+
+pub static DPM_ADAPTIVE: SamplerRow = SamplerRow {
+    id: "SamplerDPMAdaptative",
+    about: "The DPM-Solver with steps of its own choosing.",
+    name: SamplerName::DpmAdaptive,
+    options: || {
+        let number = |name, default, about| exact(name, default, 100.0).tooltip(about);
+        let order = Input::int("order", 3, [2, 3]);
+        vec![
+            order.tooltip("How many evaluations a step has: 3 is more exact."),
+            number(
+                "rtol",
+                0.05,
+                "Allowed error in proportion to the latent; lower makes more and smaller steps.",
             ),
-            map! {"eta" => self.eta, "s_noise" => self.s_noise},
-        )
-    }
-}
-
-/// The DPM-Solver++ 2M SDE sampler.
-#[derive(Node)]
-#[node(
-    id = "SamplerDPMPP_2M_SDE",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerDPMPP2MSDE {
-    #[input(choices = ["midpoint", "heun"])]
-    solver_type: String,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    eta: f64,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    s_noise: f64,
-    #[input(choices = ["gpu", "cpu"])]
-    noise_device: String,
-}
-
-impl Node for SamplerDPMPP2MSDE {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(
-            by_device(
-                &self.noise_device,
-                SamplerName::Dpmpp2mSde,
-                SamplerName::Dpmpp2mSdeGpu,
+            number(
+                "atol",
+                0.0078,
+                "Allowed error in any case; lower makes more and smaller steps.",
             ),
-            map! {"eta" => self.eta, "s_noise" => self.s_noise, "solver_type" => self.solver_type},
-        )
-    }
-}
-
-/// The DPM-Solver++ SDE sampler.
-#[derive(Node)]
-#[node(
-    id = "SamplerDPMPP_SDE",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerDPMPPSDE {
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    eta: f64,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    s_noise: f64,
-    #[input(default = 0.5, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    r: f64,
-    #[input(choices = ["gpu", "cpu"])]
-    noise_device: String,
-}
-
-impl Node for SamplerDPMPPSDE {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(
-            by_device(
-                &self.noise_device,
-                SamplerName::DpmppSde,
-                SamplerName::DpmppSdeGpu,
+            number("h_init", 0.05, "Size of the first step."),
+            number(
+                "pcoeff",
+                0.0,
+                "How much the present error changes the size of steps.",
             ),
-            map! {"eta" => self.eta, "s_noise" => self.s_noise, "r" => self.r},
-        )
-    }
-}
+            number(
+                "icoeff",
+                1.0,
+                "How much the sum of errors changes the size of steps.",
+            ),
+            number(
+                "dcoeff",
+                0.0,
+                "How much the change of errors changes the size of steps.",
+            ),
+            number(
+                "accept_safety",
+                0.81,
+                "How good a step must be to be kept; higher repeats more steps.",
+            ),
+            exact("eta", 0.0, 100.0),
+            s_noise(),
+        ]
+    },
+    ..ROW
+};
 
-/// The ancestral DPM-Solver++ 2S sampler.
-#[derive(Node)]
-#[node(
-    id = "SamplerDPMPP_2S_Ancestral",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerDPMPP2SAncestral {
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    eta: f64,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    s_noise: f64,
-}
+pub static SEEDS_2: SamplerRow = SamplerRow {
+    id: "SamplerSEEDS2",
+    about: "The SEEDS-2 sampler.",
+    name: SamplerName::Seeds2,
+    options: || {
+        let solver = Input::choice("solver_type", &["phi_1", "phi_2"]);
+        let solver = solver.tooltip("How a step weighs its two evaluations.");
+        let middle = Input::float("r", 0.5, [0.01, 1.0, 0.01]).option("round", false);
+        vec![solver, eta(), s_noise(), middle.tooltip(MIDDLE)]
+    },
+    ..ROW
+};
 
-impl Node for SamplerDPMPP2SAncestral {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(
-            SamplerName::Dpmpp2sAncestral,
-            map! {"eta" => self.eta, "s_noise" => self.s_noise},
-        )
-    }
-}
-
-/// The DPM-Solver with steps of its own choosing.
-#[derive(Node)]
-#[node(
-    id = "SamplerDPMAdaptative",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerDPMAdaptative {
-    #[input(default = 3, min = 2, max = 3)]
-    order: i64,
-    #[input(default = 0.05, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    rtol: f64,
-    #[input(default = 0.0078, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    atol: f64,
-    #[input(default = 0.05, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    h_init: f64,
-    #[input(default = 0.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    pcoeff: f64,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    icoeff: f64,
-    #[input(default = 0.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    dcoeff: f64,
-    #[input(default = 0.81, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    accept_safety: f64,
-    #[input(default = 0.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    eta: f64,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    s_noise: f64,
-}
-
-impl Node for SamplerDPMAdaptative {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(
-            SamplerName::DpmAdaptive,
-            map! {
-                "order" => self.order,
-                "rtol" => self.rtol,
-                "atol" => self.atol,
-                "h_init" => self.h_init,
-                "pcoeff" => self.pcoeff,
-                "icoeff" => self.icoeff,
-                "dcoeff" => self.dcoeff,
-                "accept_safety" => self.accept_safety,
-                "eta" => self.eta,
-                "s_noise" => self.s_noise,
-            },
-        )
-    }
-}
+pub static LCM: SamplerRow = SamplerRow {
+    id: "SamplerLCM",
+    display: Some("SamplerLCM"),
+    module: "comfy_extras.nodes_advanced_samplers",
+    about: "The LCM sampler with control over the noise of each step.",
+    name: SamplerName::Lcm,
+    options: || {
+        let first = Input::float("s_noise", 1.0, [0.0, 64.0, 0.01]);
+        let last = Input::float("s_noise_end", 1.0, [0.0, 64.0, 0.01]);
+        let most = Input::float("noise_clip_std", 0.0, [0.0, 10.0, 0.01]);
+        vec![
+            first
+                .tooltip("How much noise the first step adds; 1 is what models were trained with."),
+            last.tooltip("How much noise the last step adds."),
+            most.tooltip("Noise is cut off beyond so many standard deviations; 0 cuts nothing."),
+        ]
+    },
+    ..ROW
+};
 
 /// The ER-SDE sampler and its relatives.
 #[derive(Node)]
@@ -496,8 +464,10 @@ impl Node for SamplerDPMAdaptative {
     outputs("SAMPLER")
 )]
 pub struct SamplerERSDE {
+    /// How noise comes in: as in ER-SDE, as in the reverse-time equation, or not at all.
     #[input(choices = ["ER-SDE", "Reverse-time SDE", "ODE"])]
     solver_type: String,
+    /// Highest order of a step; higher is more exact.
     #[input(default = 3, min = 1, max = 3)]
     max_stage: i64,
     /// How much noise the reverse-time form adds; the others have their own amount.
@@ -526,43 +496,6 @@ impl Node for SamplerERSDE {
     }
 }
 
-/// The SEEDS-2 sampler.
-#[derive(Node)]
-#[node(
-    id = "SamplerSEEDS2",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerSEEDS2 {
-    #[input(choices = ["phi_1", "phi_2"])]
-    solver_type: String,
-    /// How much noise is added.
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    eta: f64,
-    /// The noise is multiplied by this.
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    s_noise: f64,
-    /// Where in the step the middle evaluation lies.
-    #[input(default = 0.5, min = 0.01, max = 1.0, step = 0.01, round = false)]
-    r: f64,
-}
-
-impl Node for SamplerSEEDS2 {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(
-            SamplerName::Seeds2,
-            map! {
-                "eta" => self.eta,
-                "s_noise" => self.s_noise,
-                "r" => self.r,
-                "solver_type" => self.solver_type,
-            },
-        )
-    }
-}
-
 /// The SA-Solver.
 #[derive(Node)]
 #[node(
@@ -576,17 +509,23 @@ pub struct SamplerSASolver {
     model: Model,
     #[input(default = 1.0, min = 0.0, max = 10.0, step = 0.01, round = false)]
     eta: f64,
+    /// Where in sampling noise begins to be added: 0 is the start, 1 the end.
     #[input(default = 0.2, min = 0.0, max = 1.0, step = 0.001)]
     sde_start_percent: f64,
+    /// Where in sampling noise ceases to be added: 0 is the start, 1 the end.
     #[input(default = 0.8, min = 0.0, max = 1.0, step = 0.001)]
     sde_end_percent: f64,
     #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
     s_noise: f64,
+    /// How many earlier steps the prediction uses.
     #[input(default = 3, min = 1, max = 6)]
     predictor_order: i64,
+    /// How many earlier steps the correction uses; 0 corrects nothing.
     #[input(default = 4, min = 0, max = 6)]
     corrector_order: i64,
+    /// Evaluates again after the correction: more exact, twice as slow.
     use_pece: bool,
+    /// Uses the simpler formula for steps of order 2.
     simple_order_2: bool,
 }
 
@@ -622,8 +561,10 @@ impl Node for SamplerSASolver {
     outputs("SAMPLER")
 )]
 pub struct SamplerLCMUpscale {
+    /// Factor of width and height at the end.
     #[input(default = 1.0, min = 0.1, max = 20.0, step = 0.01)]
     scale_ratio: f64,
+    /// In how many steps the latent grows; -1 in all.
     #[input(default = -1, min = -1, max = 1000, step = 1)]
     scale_steps: i64,
     #[input(choices = ["bislerp", "nearest-exact", "bilinear", "area", "bicubic"])]
@@ -643,41 +584,6 @@ impl Node for SamplerLCMUpscale {
     }
 }
 
-/// The LCM sampler with control over the noise of each step.
-#[derive(Node)]
-#[node(
-    id = "SamplerLCM",
-    v3,
-    module = "comfy_extras.nodes_advanced_samplers",
-    display = "SamplerLCM",
-    category = "sampling/custom_sampling/samplers",
-    outputs("SAMPLER")
-)]
-pub struct SamplerLCM {
-    /// How much noise the first step adds; 1 is what models were trained with.
-    #[input(default = 1.0, min = 0.0, max = 64.0, step = 0.01)]
-    s_noise: f64,
-    /// How much the last step adds.
-    #[input(default = 1.0, min = 0.0, max = 64.0, step = 0.01)]
-    s_noise_end: f64,
-    /// Noise is cut off beyond so many standard deviations; 0 cuts nothing.
-    #[input(default = 0.0, min = 0.0, max = 10.0, step = 0.01)]
-    noise_clip_std: f64,
-}
-
-impl Node for SamplerLCM {
-    fn run(self, _: &Cx) -> NodeResult {
-        sampler_output(
-            SamplerName::Lcm,
-            map! {
-                "s_noise" => self.s_noise,
-                "s_noise_end" => self.s_noise_end,
-                "noise_clip_std" => self.noise_clip_std,
-            },
-        )
-    }
-}
-
 /// The Euler sampler with CFG++ guidance.
 #[derive(Node)]
 #[node(
@@ -690,6 +596,7 @@ impl Node for SamplerLCM {
     experimental
 )]
 pub struct SamplerEulerCFGpp {
+    /// The form of the update: as published, or an alternative.
     #[input(choices = ["regular", "alternative"])]
     version: String,
 }

@@ -17,9 +17,21 @@ use fresco_tensor::{Buffer, Tensor, with_memory};
 use super::{Presence, begin, entry_of, metadata_text, png_text, save_error};
 use crate::types::Image;
 
-fn choice(name: &str, default: &str, entries: &[&str]) -> Input {
+fn choice(name: &str, about: &str, default: &str, entries: &[&str]) -> Input {
     let entries = entries.iter().map(|e| Value::from(*e)).collect();
-    Input::combo(name, Choices::Fixed(Arc::new(entries))).option("default", default)
+    Input::combo(name, Choices::Fixed(Arc::new(entries)))
+        .option("default", default)
+        .tooltip(about)
+}
+
+fn bit_depth(default: &str, entries: &[&str]) -> Input {
+    let about = "Bits of a channel; more keep finer shades and make larger files.";
+    choice("bit_depth", about, default, entries)
+}
+
+fn color_space(entries: &[&str]) -> Input {
+    let about = "What the numbers of the pictures mean.";
+    choice("input_color_space", about, "sRGB", entries)
 }
 
 fn formats() -> Input {
@@ -29,39 +41,30 @@ fn formats() -> Input {
             .option("min", 0.01)
             .option("max", 1000.0),
         Input::new("loop_count", "INT")
+            .tooltip("How often the animation plays; 0 is for ever.")
             .option("default", 0)
             .option("min", 0)
             .option("max", 1000),
     ];
     let modes = vec![("still images", Vec::new()), ("animated", animated)];
     let png = vec![
-        choice("bit_depth", "8-bit", &["8-bit", "16-bit"]),
-        choice("input_color_space", "sRGB", &["sRGB"]),
+        bit_depth("8-bit", &["8-bit", "16-bit"]),
+        color_space(&["sRGB"]),
     ];
     let exr = vec![
-        choice(
-            "bit_depth",
-            "16-bit float",
-            &["16-bit float", "32-bit float"],
-        ),
-        choice(
-            "input_color_space",
-            "sRGB",
-            &["sRGB", "HDR", "linear", "linear ACEScg"],
-        ),
+        bit_depth("16-bit float", &["16-bit float", "32-bit float"]),
+        color_space(&["sRGB", "HDR", "linear", "linear ACEScg"]),
     ];
     let avif = vec![
-        choice(
-            "bit_depth",
-            "auto",
-            &["auto", "8-bit YUV420", "10-bit YUV420"],
-        ),
-        choice("input_color_space", "sRGB", &["sRGB", "HDR", "HDR PQ"]),
+        bit_depth("auto", &["auto", "8-bit YUV420", "10-bit YUV420"]),
+        color_space(&["sRGB", "HDR", "HDR PQ"]),
         Input::new("crf", "INT")
+            .tooltip("Higher is smaller and looks worse.")
             .option("default", 18)
             .option("min", 1)
             .option("max", 63),
-        Input::dynamic_combo("save_mode", modes),
+        Input::dynamic_combo("save_mode", modes)
+            .tooltip("One file for each picture, or one animation of all."),
     ];
     Input::dynamic_combo("format", vec![("png", png), ("exr", exr), ("avif", avif)])
 }
@@ -81,10 +84,11 @@ const NO_AVIF: &str =
     output_node
 )]
 pub(super) struct SaveImageAdvanced {
+    /// The pictures to save.
     images: Image,
-    /// Start of the file name; may hold %width%, %height%, %date:...% and the like, and folders.
     #[input(default = "ComfyUI")]
     filename_prefix: String,
+    /// The format of the file.
     #[input(spec = formats())]
     format: Arc<Map>,
 }

@@ -42,10 +42,10 @@ fn shown(entry: Value, frames: usize) -> Map {
     output_node
 )]
 pub(super) struct SaveAnimatedPng {
+    /// The frames of the animation.
     images: Image,
     #[input(default = "ComfyUI")]
     filename_prefix: String,
-    /// Frames a second.
     #[input(default = 6.0, min = 0.01, max = 1000.0, step = 0.01)]
     fps: f64,
     /// From 0 (large and quick) to 9 (small and slow).
@@ -88,10 +88,10 @@ impl Node for SaveAnimatedPng {
     output_node
 )]
 pub(super) struct SaveAnimatedWebp {
+    /// The frames of the animation.
     images: Image,
     #[input(default = "ComfyUI")]
     filename_prefix: String,
-    /// Frames a second.
     #[input(default = 6.0, min = 0.01, max = 1000.0, step = 0.01)]
     fps: f64,
     /// Keep every pixel exactly.

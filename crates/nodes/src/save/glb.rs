@@ -19,6 +19,7 @@ use crate::mesh::{Mesh, Surface};
     output_node
 )]
 pub(super) struct SaveGlb {
+    /// The meshes.
     #[input(ty = "MESH")]
     mesh: Value,
     #[input(default = "mesh/ComfyUI")]

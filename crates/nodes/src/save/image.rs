@@ -5,15 +5,26 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fresco_files::dirs::DirType;
 use fresco_files::naming::temp_prefix;
-use fresco_files::png_write::{LEVEL_PREVIEW, LEVEL_SAVE, encode_png, encode_png_while};
+use fresco_files::png_write::{
+    LEVEL_PREVIEW, LEVEL_SAVE, PngFile, RowPicture, encode_png, encode_rows_while,
+};
 use fresco_graph::{
     Args, Cx, Map, Node, NodeError, NodeOutput, NodeResult, Preview, PreviewFormat, Value, map,
 };
 use fresco_tensor::cancel::Cancel;
+use fresco_tensor::resize::to_u8;
 use fresco_tensor::{Tensor, with_memory};
+use rayon::prelude::*;
 
-use super::{Frames, Presence, begin, encoded, entry_of, png_text, save_error};
+use super::{
+    FrameShape, Frames, Presence, begin, encoded, entry_of, png_text, save_error,
+    with_encoder_memory,
+};
 use crate::types::{Image, Mask};
+
+/// Pixels of a batch that are encoded before files are written: pictures of a batch beside each other, and not all of a long one in
+/// memory.
+const PIXELS_AT_ONCE: u64 = 16 << 20;
 
 /// Writes the batch as PNG files and gives their entries.
 fn save_pngs(
@@ -24,25 +35,43 @@ fn save_pngs(
     level: u8,
     presence: Presence,
 ) -> Result<Vec<Value>, NodeError> {
-    let frames = Frames::new(images)?;
-    let mut batch = begin(
-        cx,
-        kind,
-        prefix,
-        frames.width as usize,
-        frames.height as usize,
-    )?;
+    let shape = FrameShape::of(images)?;
+    let (width, height) = (shape.width as usize, shape.height as usize);
+    let mut batch = begin(cx, kind, prefix, width, height)?;
     let text = png_text(cx, presence);
-    let mut entries = Vec::new();
     let cancel = Cancel::current();
-    for picture in frames.pictures()? {
+    let wanted = || !cancel.is_raised();
+    let stride = shape.stride();
+    let pixels = u64::from(shape.width) * u64::from(shape.height);
+    let encode = |values: &[f32]| {
+        let row = |at: usize, out: &mut [u8]| {
+            let values = &values[at * stride..(at + 1) * stride];
+            for (out, value) in out.iter_mut().zip(values) {
+                *out = to_u8(*value);
+            }
+        };
+        let picture = RowPicture::new(shape.width, shape.height, shape.pixels, &row)?;
+        with_encoder_memory(pixels, pixels, || {
+            encode_rows_while(&picture, &text, level, &wanted)
+        })
+    };
+    let frames: Vec<&[f32]> = images.data().chunks_exact(stride * height).collect();
+    let at_once = usize::try_from(PIXELS_AT_ONCE / pixels).unwrap_or(usize::MAX);
+    let mut entries = Vec::with_capacity(shape.count);
+    for frames in frames.chunks(at_once.max(1)) {
         cx.check_interrupt()?;
-        let wanted = || !cancel.is_raised();
-        let bytes = encoded(&[picture], || {
-            encode_png_while(&picture, &text, level, &wanted)
-        })?;
-        let saved = batch.save("png", &bytes).map_err(save_error)?;
-        entries.push(entry_of(&saved, kind));
+        let files: Vec<PngFile> = match frames {
+            // One alone waits for no other thread, unless it is large.
+            [one] => vec![encode(one)?],
+            several => several
+                .par_iter()
+                .map(|frame| encode(frame))
+                .collect::<Result<_, _>>()?,
+        };
+        for file in files {
+            let saved = batch.save_with("png", |out| file.write_to(out));
+            entries.push(entry_of(&saved.map_err(save_error)?, kind));
+        }
     }
     Ok(entries)
 }
@@ -61,7 +90,6 @@ fn save_pngs(
 pub(super) struct SaveImage {
     /// The pictures to save.
     images: Image,
-    /// Start of the file name; may hold %width%, %height%, %date:...% and the like, and folders.
     #[input(default = "ComfyUI")]
     filename_prefix: String,
 }
@@ -96,6 +124,7 @@ struct PreviewPrefix(Option<String>);
     hidden(prompt = "PROMPT", extra_pnginfo = "EXTRA_PNGINFO")
 )]
 pub(super) struct PreviewImage {
+    /// The pictures to show.
     images: Image,
 }
 
@@ -171,11 +200,14 @@ impl Node for MaskPreview {
     output_node
 )]
 pub(super) struct ImageCompare {
+    /// The view that the browser draws.
     #[expect(dead_code, reason = "the browser draws it")]
     #[input(ty = "IMAGECOMPARE")]
     compare_view: Option<Value>,
+    /// The picture on the left.
     #[input(optional)]
     image_a: Option<Image>,
+    /// The picture on the right.
     #[input(optional)]
     image_b: Option<Image>,
 }

@@ -39,6 +39,7 @@ impl Opaque for Svg {
     output_node
 )]
 pub(super) struct SaveSvg {
+    /// The drawings.
     #[input(ty = "SVG")]
     svg: Value,
     #[input(default = "svg/ComfyUI")]

@@ -105,6 +105,44 @@ fn metadata_can_be_switched_off_and_odd_keys_cost_no_picture() {
     assert_eq!(text("x_00002_.png"), []);
 }
 
+/// What a file has is what each value is in 8 bits, whatever picture of a batch it belongs to and whichever thread made it.
+#[test]
+fn a_batch_is_saved_in_order_with_every_pixel() {
+    let place = SaveFolder::new();
+    for (shape, class, folder) in [
+        ([3, 300, 201, 3], "SaveImage", "output"),
+        ([5, 41, 7, 4], "SaveImage", "output"),
+        ([2, 300, 201, 3], "PreviewImage", "temp"),
+    ] {
+        let value = |i: usize| (i * 7919 % 10_007) as f32 / 9000.0 - 0.05;
+        let images = Tensor::from_fn(shape, value).unwrap();
+        let prefix = format!("batch{}", shape[3]);
+        let args = map! {"images" => tensor(images), "filename_prefix" => prefix};
+        let output = run(class, args, &place.cx()).unwrap();
+        let ui = output.ui.unwrap();
+        let entries = ui.get("images").and_then(Value::as_list).unwrap();
+        assert_eq!(entries.len(), shape[0]);
+        let size: usize = shape[1..].iter().product();
+        for (number, entry) in entries.iter().enumerate() {
+            let entry = entry.as_map().unwrap();
+            let name = entry.get("filename").and_then(Value::as_str).unwrap();
+            assert!(
+                name.ends_with(&format!("_{:05}_.png", number + 1)),
+                "{name}"
+            );
+            let bytes = fs::read(place.base.path().join(folder).join(name)).unwrap();
+            let picture = fresco_files::decode(&bytes, &fresco_files::Limits::default()).unwrap();
+            let frame = picture.first();
+            let found = match shape[3] {
+                3 => frame.rgb8().to_vec(),
+                _ => frame.rgba8(),
+            };
+            let wanted = (number * size..(number + 1) * size).map(|i| to_u8(value(i)));
+            assert!(found.into_iter().eq(wanted), "{class} {number}");
+        }
+    }
+}
+
 #[test]
 fn a_preview_node_keeps_its_prefix_and_another_has_its_own() {
     let place = SaveFolder::new();

@@ -20,9 +20,9 @@ use super::{begin, entry_of, save_error};
     output_node
 )]
 pub(super) struct SaveText {
+    /// The text to save.
     #[input(forceInput = true)]
     text: Arc<str>,
-    /// Start of the file name; may hold folders and %date% like those of pictures.
     #[input(optional, or = "ComfyUI".to_owned(), default = "ComfyUI")]
     filename_prefix: String,
     /// The ending of the file. JSON is indented if it is well formed.

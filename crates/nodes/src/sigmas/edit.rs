@@ -22,6 +22,7 @@ fn two(
 #[node(id = "SplitSigmas", v3, module = "comfy_extras.nodes_custom_sampler", category = "sampling/custom_sampling/sigmas", outputs(Output::new("SIGMAS").named("high_sigmas"), Output::new("SIGMAS").named("low_sigmas")))]
 pub struct SplitSigmas {
     sigmas: Sigmas,
+    /// Number of steps of the first part.
     #[input(default = 0, min = 0, max = 10000)]
     step: i64,
 }
@@ -43,6 +44,7 @@ impl Node for SplitSigmas {
 #[node(id = "SplitSigmasDenoise", v3, module = "comfy_extras.nodes_custom_sampler", category = "sampling/custom_sampling/sigmas", outputs(Output::new("SIGMAS").named("high_sigmas"), Output::new("SIGMAS").named("low_sigmas")))]
 pub struct SplitSigmasDenoise {
     sigmas: Sigmas,
+    /// Share of the steps that the second part has.
     #[input(default = 1.0, min = 0.0, max = 1.0, step = 0.01)]
     denoise: f64,
 }
@@ -100,6 +102,7 @@ impl Node for FlipSigmas {
 )]
 pub struct SetFirstSigma {
     sigmas: Sigmas,
+    /// The noise level that takes the place of the first.
     #[input(default = 136.0, min = 0.0, max = 20000.0, step = 0.001, round = false)]
     sigma: f64,
 }
@@ -129,12 +132,16 @@ impl Node for SetFirstSigma {
 )]
 pub struct ExtendIntermediateSigmas {
     sigmas: Sigmas,
+    /// Into how many steps each one is divided.
     #[input(default = 2, min = 1, max = 100)]
     steps: i64,
+    /// Highest noise level at which a step is divided; -1 for any.
     #[input(default = -1.0, min = -1.0, max = 20000.0, step = 0.01, round = false)]
     start_at_sigma: f64,
+    /// Lowest noise level at which a step is divided.
     #[input(default = 12.0, min = 0.0, max = 20000.0, step = 0.01, round = false)]
     end_at_sigma: f64,
+    /// How new levels are spread.
     #[input(choices = ["linear", "cosine", "sine"])]
     spacing: String,
 }
@@ -173,6 +180,7 @@ impl Node for ExtendIntermediateSigmas {
     experimental
 )]
 pub struct ManualSigmas {
+    /// The noise levels as numbers with commas or blanks between them, highest first.
     #[input(default = "1, 0.5")]
     sigmas: String,
 }

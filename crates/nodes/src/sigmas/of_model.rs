@@ -79,8 +79,10 @@ pub struct BetaSamplingScheduler {
     model: Model,
     #[input(default = 20, min = 1, max = 10000)]
     steps: i64,
+    /// First parameter of the distribution; lower puts more steps at low noise.
     #[input(default = 0.6, min = 0.0, max = 50.0, step = 0.01, round = false)]
     alpha: f64,
+    /// Second parameter of the distribution; lower puts more steps at high noise.
     #[input(default = 0.6, min = 0.0, max = 50.0, step = 0.01, round = false)]
     beta: f64,
 }
@@ -134,6 +136,7 @@ impl Node for SDTurboScheduler {
 #[node(id = "SamplingPercentToSigma", v3, module = "comfy_extras.nodes_custom_sampler", category = "sampling/custom_sampling/sigmas", outputs(Output::new("FLOAT").named("sigma_value")))]
 pub struct SamplingPercentToSigma {
     model: Model,
+    /// The part of sampling that is done: 0 is the start, 1 the end.
     #[input(default = 0.0, min = 0.0, max = 1.0, step = 0.0001)]
     sampling_percent: f64,
     /// Give the model's highest and lowest level at the ends, instead of values that mean "from the very start" and "to the very end".

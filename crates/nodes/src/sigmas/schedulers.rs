@@ -1,213 +1,119 @@
 //! Schedules that need no model.
 
-use fresco_graph::{Cx, Node, NodeResult};
-use fresco_models::schedules;
+use fresco_graph::{Args, Cx, Form, Input, Node, NodeResult, NodeRow, Output, Schema};
+use fresco_models::{ScheduleError, schedules};
 
 use super::{sigmas_output, steps};
 use crate::types::Latent;
 
-/// Noise levels after Karras et al.
-#[derive(Node)]
-#[node(
-    id = "KarrasScheduler",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/schedulers",
-    outputs("SIGMAS")
-)]
-pub struct KarrasScheduler {
-    #[input(default = 20, min = 1, max = 10000)]
-    steps: i64,
-    #[input(
-        default = 14.614642,
-        min = 0.0,
-        max = 5000.0,
-        step = 0.01,
-        round = false
-    )]
-    sigma_max: f64,
-    #[input(
-        default = 0.0291675,
-        min = 0.0,
-        max = 5000.0,
-        step = 0.01,
-        round = false
-    )]
-    sigma_min: f64,
-    #[input(default = 7.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    rho: f64,
+/// Noise levels by a formula of a few numbers: a row of the table below.
+pub(super) struct Formula {
+    id: &'static str,
+    about: &'static str,
+    numbers: fn() -> Vec<Input>,
+    /// The levels for so many steps and these numbers, zeros after the last.
+    levels: fn(usize, [f64; 4]) -> Result<Vec<f32>, ScheduleError>,
 }
 
-impl Node for KarrasScheduler {
-    fn run(self, _: &Cx) -> NodeResult {
-        sigmas_output(schedules::karras(
-            steps(self.steps),
-            self.sigma_min,
-            self.sigma_max,
-            self.rho,
-        ))
+impl NodeRow for Formula {
+    fn schema(&self) -> Schema {
+        let schema = Schema::new(self.id, Form::V3)
+            .module("comfy_extras.nodes_custom_sampler")
+            .category("sampling/custom_sampling/schedulers")
+            .description(self.about)
+            .output(Output::new("SIGMAS"))
+            .input(Input::int("steps", 20, [1, 10000]));
+        (self.numbers)().into_iter().fold(schema, Schema::input)
+    }
+
+    fn run(&self, mut args: Args, _: &Cx) -> NodeResult {
+        let count = steps(args.take("steps")?);
+        let mut numbers = [0.0; 4];
+        for (number, input) in numbers.iter_mut().zip((self.numbers)()) {
+            *number = args.take(&input.name)?;
+        }
+        sigmas_output((self.levels)(count, numbers))
     }
 }
 
-/// Noise levels evenly spaced in their logarithm.
-#[derive(Node)]
-#[node(
-    id = "ExponentialScheduler",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/schedulers",
-    outputs("SIGMAS")
-)]
-pub struct ExponentialScheduler {
-    #[input(default = 20, min = 1, max = 10000)]
-    steps: i64,
-    #[input(
-        default = 14.614642,
-        min = 0.0,
-        max = 5000.0,
-        step = 0.01,
-        round = false
-    )]
-    sigma_max: f64,
-    #[input(
-        default = 0.0291675,
-        min = 0.0,
-        max = 5000.0,
-        step = 0.01,
-        round = false
-    )]
-    sigma_min: f64,
+/// A number that keeps all of its digits.
+fn exact(name: &str, default: f64, range: [f64; 3], about: &str) -> Input {
+    let input = Input::float(name, default, range).option("round", false);
+    input.tooltip(about)
 }
 
-impl Node for ExponentialScheduler {
-    fn run(self, _: &Cx) -> NodeResult {
-        sigmas_output(schedules::exponential(
-            steps(self.steps),
-            self.sigma_min,
-            self.sigma_max,
-        ))
-    }
+fn ends() -> Vec<Input> {
+    let level = |name, default, about| exact(name, default, [0.0, 5000.0, 0.01], about);
+    vec![
+        level("sigma_max", 14.614642, "The highest noise level."),
+        level("sigma_min", 0.0291675, "The lowest noise level above zero."),
+    ]
 }
 
-/// Noise levels spaced by a power of their logarithm.
-#[derive(Node)]
-#[node(
-    id = "PolyexponentialScheduler",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/schedulers",
-    outputs("SIGMAS")
-)]
-pub struct PolyexponentialScheduler {
-    #[input(default = 20, min = 1, max = 10000)]
-    steps: i64,
-    #[input(
-        default = 14.614642,
-        min = 0.0,
-        max = 5000.0,
-        step = 0.01,
-        round = false
-    )]
-    sigma_max: f64,
-    #[input(
-        default = 0.0291675,
-        min = 0.0,
-        max = 5000.0,
-        step = 0.01,
-        round = false
-    )]
-    sigma_min: f64,
-    #[input(default = 1.0, min = 0.0, max = 100.0, step = 0.01, round = false)]
-    rho: f64,
+fn ends_and(more: impl IntoIterator<Item = Input>) -> Vec<Input> {
+    ends().into_iter().chain(more).collect()
 }
 
-impl Node for PolyexponentialScheduler {
-    fn run(self, _: &Cx) -> NodeResult {
-        sigmas_output(schedules::polyexponential(
-            steps(self.steps),
-            self.sigma_min,
-            self.sigma_max,
-            self.rho,
-        ))
-    }
-}
+pub(super) static KARRAS: Formula = Formula {
+    id: "KarrasScheduler",
+    about: "Noise levels after Karras et al.",
+    numbers: || {
+        let about = "How much steps crowd at low noise; higher gives more of them there.";
+        ends_and([exact("rho", 7.0, [0.0, 100.0, 0.01], about)])
+    },
+    levels: |steps, [max, min, rho, _]| schedules::karras(steps, min, max, rho),
+};
 
-/// Noise levels by a Laplace distribution.
-#[derive(Node)]
-#[node(
-    id = "LaplaceScheduler",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/schedulers",
-    outputs("SIGMAS")
-)]
-pub struct LaplaceScheduler {
-    #[input(default = 20, min = 1, max = 10000)]
-    steps: i64,
-    #[input(
-        default = 14.614642,
-        min = 0.0,
-        max = 5000.0,
-        step = 0.01,
-        round = false
-    )]
-    sigma_max: f64,
-    #[input(
-        default = 0.0291675,
-        min = 0.0,
-        max = 5000.0,
-        step = 0.01,
-        round = false
-    )]
-    sigma_min: f64,
-    #[input(default = 0.0, min = -10.0, max = 10.0, step = 0.1, round = false)]
-    mu: f64,
-    #[input(default = 0.5, min = 0.0, max = 10.0, step = 0.1, round = false)]
-    beta: f64,
-}
+pub(super) static EXPONENTIAL: Formula = Formula {
+    id: "ExponentialScheduler",
+    about: "Noise levels evenly spaced in their logarithm.",
+    numbers: ends,
+    levels: |steps, [max, min, ..]| schedules::exponential(steps, min, max),
+};
 
-impl Node for LaplaceScheduler {
-    fn run(self, _: &Cx) -> NodeResult {
-        sigmas_output(schedules::laplace(
-            steps(self.steps),
-            self.sigma_min,
-            self.sigma_max,
-            self.mu,
-            self.beta,
-        ))
-    }
-}
+pub(super) static POLYEXPONENTIAL: Formula = Formula {
+    id: "PolyexponentialScheduler",
+    about: "Noise levels spaced by a power of their logarithm.",
+    numbers: || {
+        let about = "How much steps crowd at low noise: not at all at 1, more above.";
+        ends_and([exact("rho", 1.0, [0.0, 100.0, 0.01], about)])
+    },
+    levels: |steps, [max, min, rho, _]| schedules::polyexponential(steps, min, max, rho),
+};
 
-/// Noise levels of variance-preserving models.
-#[derive(Node)]
-#[node(
-    id = "VPScheduler",
-    v3,
-    module = "comfy_extras.nodes_custom_sampler",
-    category = "sampling/custom_sampling/schedulers",
-    outputs("SIGMAS")
-)]
-pub struct VPScheduler {
-    #[input(default = 20, min = 1, max = 10000)]
-    steps: i64,
-    #[input(default = 19.9, min = 0.0, max = 5000.0, step = 0.01, round = false)]
-    beta_d: f64,
-    #[input(default = 0.1, min = 0.0, max = 5000.0, step = 0.01, round = false)]
-    beta_min: f64,
-    #[input(default = 0.001, min = 0.0, max = 1.0, step = 0.0001, round = false)]
-    eps_s: f64,
-}
+pub(super) static LAPLACE: Formula = Formula {
+    id: "LaplaceScheduler",
+    about: "Noise levels by a Laplace distribution.",
+    numbers: || {
+        let middle = "Where the middle of the distribution is, as a logarithm of the noise level.";
+        ends_and([
+            exact("mu", 0.0, [-10.0, 10.0, 0.1], middle),
+            exact(
+                "beta",
+                0.5,
+                [0.0, 10.0, 0.1],
+                "How wide the distribution is.",
+            ),
+        ])
+    },
+    levels: |steps, [max, min, mu, beta]| schedules::laplace(steps, min, max, mu, beta),
+};
 
-impl Node for VPScheduler {
-    fn run(self, _: &Cx) -> NodeResult {
-        sigmas_output(schedules::vp(
-            steps(self.steps),
-            self.beta_d,
-            self.beta_min,
-            self.eps_s,
-        ))
-    }
-}
+pub(super) static VARIANCE_PRESERVING: Formula = Formula {
+    id: "VPScheduler",
+    about: "Noise levels of variance-preserving models.",
+    numbers: || {
+        let growth = "How fast noise grows in the process that the model was trained with.";
+        let first = "How fast noise grows at the start of that process.";
+        let last = "Time of the last level; lower ends with less noise.";
+        vec![
+            exact("beta_d", 19.9, [0.0, 5000.0, 0.01], growth),
+            exact("beta_min", 0.1, [0.0, 5000.0, 0.01], first),
+            exact("eps_s", 0.001, [0.0, 1.0, 0.0001], last),
+        ]
+    },
+    levels: |steps, [beta_d, beta_min, eps_s, _]| schedules::vp(steps, beta_d, beta_min, eps_s),
+};
 
 /// Noise levels tuned for SD1, SDXL or SVD.
 #[derive(Node)]
@@ -247,6 +153,7 @@ impl Node for AlignYourStepsScheduler {
     outputs("SIGMAS")
 )]
 pub struct GITSScheduler {
+    /// How much the levels crowd; each value has levels of its own.
     #[input(default = 1.2, min = 0.8, max = 1.5, step = 0.05)]
     coeff: f64,
     #[input(default = 10, min = 2, max = 1000)]
@@ -382,6 +289,7 @@ pub struct LTXVScheduler {
     /// The last level before zero, if stretched.
     #[input(default = 0.1, min = 0.0, max = 0.99, step = 0.01)]
     terminal: f64,
+    /// The latent to be sampled; its size decides how far levels shift.
     #[input(optional)]
     latent: Option<Latent>,
 }

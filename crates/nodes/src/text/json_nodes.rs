@@ -22,8 +22,10 @@ const MAX_BRACES: usize = 10_000;
     outputs("STRING")
 )]
 pub struct JsonExtractString {
+    /// The text that has a JSON object in it.
     #[input(default = "", multiline = true)]
     json_string: Arc<str>,
+    /// Name of the value to take.
     #[input(default = "")]
     key: Arc<str>,
 }
@@ -74,6 +76,7 @@ fn indented(value: &Value, indent: i64) -> String {
     outputs("STRING")
 )]
 pub struct ConvertDictionaryToString {
+    /// The dictionary.
     #[input(ty = "DICT")]
     dictionary: Value,
     /// Blanks before each level.
@@ -104,6 +107,7 @@ impl Node for ConvertDictionaryToString {
     outputs("STRING")
 )]
 pub struct ConvertArrayToString {
+    /// The array.
     #[input(ty = "ARRAY")]
     array: Value,
     /// Blanks before each level.

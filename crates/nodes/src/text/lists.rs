@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Output, Value};
+use fresco_graph::{
+    Args, Cx, Form, Input, Node, NodeError, NodeOutput, NodeResult, NodeRow, Output, Schema, Value,
+};
 
 use super::letters::is_space;
 use super::{join, part, recased, replace, substring};
@@ -15,51 +17,94 @@ fn one(text: impl Into<Value>) -> NodeOutput {
     NodeOutput::one(vec![text.into()])
 }
 
-/// Turns texts to lower case.
-#[derive(Node)]
-#[node(
-    id = "TextToLowercase",
-    v3,
-    module = "comfy_extras.nodes_dataset",
-    display = "Text to Lowercase",
-    category = "dataset/text",
-    outputs(texts()),
-    experimental
-)]
-pub struct TextToLowercase {
-    /// The text to change.
-    #[input(multiline = false)]
-    texts: Arc<str>,
+/// A text and the further ones to the changed text.
+type Change = fn(&str, &[Arc<str>]) -> Result<Arc<str>, NodeError>;
+
+/// A change of a text that further texts may decide: a row of the table below.
+pub(super) struct TextChange {
+    id: &'static str,
+    display: &'static str,
+    about: &'static str,
+    /// Names and tooltips of the further texts.
+    more: &'static [(&'static str, &'static str)],
+    change: Change,
 }
 
-impl Node for TextToLowercase {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(recased(&self.texts, str::to_lowercase)?))
+impl NodeRow for TextChange {
+    fn schema(&self) -> Schema {
+        let line = |name: &str| Input::new(name, "STRING");
+        let mut schema = Schema::new(self.id, Form::V3)
+            .module("comfy_extras.nodes_dataset")
+            .display_name(self.display)
+            .category("dataset/text")
+            .description(self.about)
+            .output(texts())
+            .input(line("texts").option("multiline", false));
+        schema.experimental = true;
+        self.more.iter().fold(schema, |schema, (name, about)| {
+            let input = line(name).tooltip(about).option("default", "");
+            schema.input(input.option("multiline", false))
+        })
+    }
+
+    fn run(&self, mut args: Args, _: &Cx) -> NodeResult {
+        let text: Arc<str> = args.take("texts")?;
+        let more = self.more.iter().map(|(name, _)| args.take(name));
+        let more = more.collect::<Result<Vec<_>, _>>()?;
+        Ok(one((self.change)(&text, &more)?))
     }
 }
 
-/// Turns texts to upper case.
-#[derive(Node)]
-#[node(
-    id = "TextToUppercase",
-    v3,
-    module = "comfy_extras.nodes_dataset",
-    display = "Text to Uppercase",
-    category = "dataset/text",
-    outputs(texts()),
-    experimental
-)]
-pub struct TextToUppercase {
-    /// The text to change.
-    #[input(multiline = false)]
-    texts: Arc<str>,
-}
+pub(super) static LOWERCASE: TextChange = TextChange {
+    id: "TextToLowercase",
+    display: "Text to Lowercase",
+    about: "Turns texts to lower case.",
+    more: &[],
+    change: |text, _| recased(text, str::to_lowercase),
+};
 
-impl Node for TextToUppercase {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(recased(&self.texts, str::to_uppercase)?))
-    }
-}
+pub(super) static UPPERCASE: TextChange = TextChange {
+    id: "TextToUppercase",
+    display: "Text to Uppercase",
+    about: "Turns texts to upper case.",
+    more: &[],
+    change: |text, _| recased(text, str::to_uppercase),
+};
+
+pub(super) static PREFIX: TextChange = TextChange {
+    id: "AddTextPrefix",
+    display: "Add Text Prefix",
+    about: "Puts a text before others.",
+    more: &[("prefix", "The text to put before it.")],
+    change: |text, more| join(&[&more[0], text]),
+};
+
+pub(super) static SUFFIX: TextChange = TextChange {
+    id: "AddTextSuffix",
+    display: "Add Text Suffix",
+    about: "Puts a text after others.",
+    more: &[("suffix", "The text to put after it.")],
+    change: |text, more| join(&[text, &more[0]]),
+};
+
+pub(super) static REPLACE: TextChange = TextChange {
+    id: "ReplaceText",
+    display: "Replace Text",
+    about: "Replaces a text in others.",
+    more: &[
+        ("find", "The text to look for."),
+        ("replace", "What takes its place."),
+    ],
+    change: |text, more| replace(text, &more[0], &more[1]),
+};
+
+pub(super) static STRIP: TextChange = TextChange {
+    id: "StripWhitespace",
+    display: "Strip Whitespace",
+    about: "Removes white space around texts.",
+    more: &[],
+    change: |text, _| part(text.trim_matches(is_space)),
+};
 
 /// Cuts texts to a length.
 #[derive(Node)]
@@ -73,7 +118,6 @@ impl Node for TextToUppercase {
     experimental
 )]
 pub struct TruncateText {
-    /// The text to change.
     #[input(multiline = false)]
     texts: Arc<str>,
     /// The longest a text may be, in characters.
@@ -84,106 +128,6 @@ pub struct TruncateText {
 impl Node for TruncateText {
     fn run(self, _: &Cx) -> NodeResult {
         Ok(one(substring(&self.texts, 0, self.max_length)?))
-    }
-}
-
-/// Puts a text before others.
-#[derive(Node)]
-#[node(
-    id = "AddTextPrefix",
-    v3,
-    module = "comfy_extras.nodes_dataset",
-    display = "Add Text Prefix",
-    category = "dataset/text",
-    outputs(texts()),
-    experimental
-)]
-pub struct AddTextPrefix {
-    /// The text to change.
-    #[input(multiline = false)]
-    texts: Arc<str>,
-    #[input(default = "", multiline = false)]
-    prefix: Arc<str>,
-}
-
-impl Node for AddTextPrefix {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(join(&[&self.prefix, &self.texts])?))
-    }
-}
-
-/// Puts a text after others.
-#[derive(Node)]
-#[node(
-    id = "AddTextSuffix",
-    v3,
-    module = "comfy_extras.nodes_dataset",
-    display = "Add Text Suffix",
-    category = "dataset/text",
-    outputs(texts()),
-    experimental
-)]
-pub struct AddTextSuffix {
-    /// The text to change.
-    #[input(multiline = false)]
-    texts: Arc<str>,
-    #[input(default = "", multiline = false)]
-    suffix: Arc<str>,
-}
-
-impl Node for AddTextSuffix {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(join(&[&self.texts, &self.suffix])?))
-    }
-}
-
-/// Replaces a text in others.
-#[derive(Node)]
-#[node(
-    id = "ReplaceText",
-    v3,
-    module = "comfy_extras.nodes_dataset",
-    display = "Replace Text",
-    category = "dataset/text",
-    outputs(texts()),
-    experimental
-)]
-pub struct ReplaceText {
-    /// The text to change.
-    #[input(multiline = false)]
-    texts: Arc<str>,
-    #[input(default = "", multiline = false)]
-    find: Arc<str>,
-    #[input(default = "", multiline = false)]
-    replace: Arc<str>,
-}
-
-impl Node for ReplaceText {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(replace(&self.texts, &self.find, &self.replace)?))
-    }
-}
-
-/// Removes white space around texts.
-#[derive(Node)]
-#[node(
-    id = "StripWhitespace",
-    v3,
-    module = "comfy_extras.nodes_dataset",
-    display = "Strip Whitespace",
-    category = "dataset/text",
-    outputs(texts()),
-    experimental
-)]
-pub struct StripWhitespace {
-    /// The text to change.
-    #[input(multiline = false)]
-    texts: Arc<str>,
-}
-
-impl Node for StripWhitespace {
-    fn run(self, _: &Cx) -> NodeResult {
-        Ok(one(part(self.texts.trim_matches(is_space))?))
     }
 }
 

@@ -79,6 +79,7 @@ pub struct RegexExtract {
     string: Arc<str>,
     #[input(multiline = true)]
     regex_pattern: Arc<str>,
+    /// What to take: the first match or all, whole or one group of it.
     #[input(choices = ["First Match", "All Matches", "First Group", "All Groups"])]
     mode: String,
     #[input(default = true)]
@@ -87,6 +88,7 @@ pub struct RegexExtract {
     multiline: bool,
     #[input(default = false)]
     dotall: bool,
+    /// Number of the group; 0 is the whole match.
     #[input(default = 1, min = 0, max = 100)]
     group_index: i64,
 }
@@ -164,7 +166,6 @@ pub struct RegexReplace {
     case_insensitive: bool,
     #[input(optional, default = false, or = false)]
     multiline: bool,
-    /// Lets the dot match line breaks too.
     #[input(optional, default = false, or = false)]
     dotall: bool,
     /// How many matches to replace; 0 for all.

@@ -22,6 +22,7 @@ pub struct StringConcatenate {
     string_a: Arc<str>,
     #[input(multiline = true)]
     string_b: Arc<str>,
+    /// What stands between the two.
     #[input(default = "")]
     delimiter: Arc<str>,
 }
@@ -46,7 +47,9 @@ impl Node for StringConcatenate {
 pub struct StringSubstring {
     #[input(multiline = true)]
     string: Arc<str>,
+    /// The first character to take, counted from 0.
     start: i64,
+    /// The character before which to end.
     end: i64,
 }
 
@@ -84,6 +87,7 @@ impl Node for StringLength {
 pub struct CaseConverter {
     #[input(multiline = true)]
     string: Arc<str>,
+    /// How letters are written.
     #[input(choices = ["UPPERCASE", "lowercase", "Capitalize", "Title Case"])]
     mode: String,
 }
@@ -114,6 +118,7 @@ impl Node for CaseConverter {
 pub struct StringTrim {
     #[input(multiline = true)]
     string: Arc<str>,
+    /// The end of the text where blanks are removed.
     #[input(choices = ["Both", "Left", "Right"])]
     mode: String,
 }
@@ -142,6 +147,7 @@ impl Node for StringTrim {
 pub struct StringReplace {
     #[input(multiline = true)]
     string: Arc<str>,
+    /// The text to look for.
     #[input(multiline = true)]
     find: Arc<str>,
     #[input(multiline = true)]
@@ -177,6 +183,7 @@ fn folded(
 pub struct StringContains {
     #[input(multiline = true)]
     string: Arc<str>,
+    /// The text to look for.
     #[input(multiline = true)]
     substring: Arc<str>,
     #[input(default = true)]
@@ -205,6 +212,7 @@ pub struct StringCompare {
     string_a: Arc<str>,
     #[input(multiline = true)]
     string_b: Arc<str>,
+    /// Whether the first text starts with the second, ends with it, or is equal to it.
     #[input(choices = ["Starts With", "Ends With", "Equal"])]
     mode: String,
     #[input(default = true)]

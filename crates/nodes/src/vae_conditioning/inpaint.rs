@@ -44,6 +44,7 @@ fn greyed(pixels: &Tensor, mask: &Tensor) -> Result<Tensor, NodeError> {
 pub(super) struct VaeEncodeForInpaint {
     pixels: Image,
     vae: Vae,
+    /// What to paint anew: white changes, black stays.
     mask: Mask,
     /// Pixels by which the mask reaches over its edge, to hide the seam.
     #[input(default = 6, min = 0, max = 64, step = 1)]
@@ -83,6 +84,7 @@ pub(super) struct InpaintModelConditioning {
     negative: Conditioning,
     vae: Vae,
     pixels: Image,
+    /// What to paint anew: white changes, black stays.
     mask: Mask,
     /// Sample only under the mask; better for some models, worse for others.
     #[input(default = true)]

@@ -71,11 +71,13 @@ pub(super) struct SvdImg2vidConditioning {
     width: usize,
     #[input(default = 576, min = 16, max = 16384, step = 8)]
     height: usize,
+    /// Number of frames.
     #[input(default = 14, min = 1, max = 4096)]
     video_frames: usize,
     /// How much should move.
     #[input(default = 127, min = 1, max = 1023)]
     motion_bucket_id: i64,
+    /// Frames a second that the model is told.
     #[input(default = 6, min = 1, max = 1024)]
     fps: i64,
     /// Noise on the picture; more leaves more freedom.
@@ -121,6 +123,7 @@ pub(super) struct StableZero123Conditioning {
     batch_size: usize,
     #[input(default = 0.0, min = -180.0, max = 180.0, step = 0.1, round = false)]
     elevation: f64,
+    /// Degrees around the object from the given view.
     #[input(default = 0.0, min = -180.0, max = 180.0, step = 0.1, round = false)]
     azimuth: f64,
 }
@@ -160,10 +163,13 @@ pub(super) struct StableZero123ConditioningBatched {
     batch_size: usize,
     #[input(default = 0.0, min = -180.0, max = 180.0, step = 0.1, round = false)]
     elevation: f64,
+    /// Degrees around the object from the given view, for the first picture.
     #[input(default = 0.0, min = -180.0, max = 180.0, step = 0.1, round = false)]
     azimuth: f64,
+    /// Degrees by which each picture is seen from higher up than the one before.
     #[input(default = 0.0, min = -180.0, max = 180.0, step = 0.1, round = false)]
     elevation_batch_increment: f64,
+    /// Degrees by which each picture is further around than the one before.
     #[input(default = 0.0, min = -180.0, max = 180.0, step = 0.1, round = false)]
     azimuth_batch_increment: f64,
 }
@@ -202,6 +208,7 @@ pub(super) struct SV3DConditioning {
     width: usize,
     #[input(default = 576, min = 16, max = 16384, step = 8)]
     height: usize,
+    /// Number of frames of the whole turn.
     #[input(default = 21, min = 1, max = 4096)]
     video_frames: usize,
     #[input(default = 0.0, min = -90.0, max = 90.0, step = 0.1, round = false)]
@@ -238,6 +245,7 @@ impl Node for SV3DConditioning {
 pub(super) struct StableCascadeStageCVaeEncode {
     image: Image,
     vae: Vae,
+    /// Pixels of a side that share one place of the first stage; higher is faster and coarser.
     #[input(default = 42, min = 4, max = 128, step = 1)]
     compression: usize,
 }

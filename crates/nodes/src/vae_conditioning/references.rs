@@ -16,7 +16,8 @@ fn resolutions() -> Input {
     let megapixels = Input::new("megapixels", "FLOAT")
         .option("default", 1.0)
         .option("min", 0.01)
-        .option("max", 16.0);
+        .option("max", 16.0)
+        .tooltip("Size of each picture in millions of pixels.");
     Input::dynamic_combo(
         "resolution",
         vec![
@@ -54,6 +55,7 @@ pub(super) struct ReferenceMultiLatent {
     /// Needed as soon as there are pictures.
     #[input(optional)]
     vae: Option<Vae>,
+    /// The pictures to refer to; as many as are connected.
     #[input(spec = images())]
     images: Grown<Image>,
 }

@@ -24,7 +24,6 @@ pub(super) struct HunyuanImageToVideo {
     width: usize,
     #[input(default = 480, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 53, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
@@ -32,7 +31,6 @@ pub(super) struct HunyuanImageToVideo {
     /// How the picture reaches the model.
     #[input(choices = ["v1 (concat)", "v2 (replace)", "custom"])]
     guidance_type: String,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
 }
@@ -80,12 +78,10 @@ pub(super) struct HunyuanVideo15ImageToVideo {
     width: usize,
     #[input(default = 480, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 33, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
     #[input(optional)]
@@ -236,15 +232,12 @@ pub(super) struct CosmosImageToVideoLatent {
     width: usize,
     #[input(default = 704, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 121, min = 1, max = 16384, step = 8)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
-    /// The last picture or pictures of the video.
     #[input(optional)]
     end_image: Option<Image>,
 }
@@ -284,15 +277,12 @@ pub(super) struct CosmosPredict2ImageToVideoLatent {
     width: usize,
     #[input(default = 480, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 93, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
-    /// The last picture or pictures of the video.
     #[input(optional)]
     end_image: Option<Image>,
 }
@@ -333,12 +323,10 @@ pub(super) struct Kandinsky5ImageToVideo {
     width: usize,
     #[input(default = 512, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 121, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
 }

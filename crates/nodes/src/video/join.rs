@@ -36,6 +36,7 @@ impl FrameStream for Row {
 pub(super) struct ConcatenateVideo {
     /// All of the same size; the rate is that of the first.
     videos: Vec<Video>,
+    /// The coder of the result; auto keeps what fits.
     #[input(choices = ["auto"], default = "auto")]
     codec: Vec<String>,
     /// Sound for all of it, in place of that of the parts.

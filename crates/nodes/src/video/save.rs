@@ -24,12 +24,13 @@ use crate::save::{Presence, begin, entry_of, metadata_text, metadata_text_always
     experimental
 )]
 pub(super) struct SaveWebm {
+    /// The frames of the video.
     images: FrameSet,
     #[input(default = "ComfyUI")]
     filename_prefix: String,
+    /// The coder: av1 makes smaller files and takes longer than vp9.
     #[input(choices = ["vp9", "av1"])]
     codec: String,
-    /// Frames a second.
     #[input(default = 24.0, min = 0.01, max = 1000.0, step = 0.01)]
     fps: f64,
     /// Higher is smaller and looks worse.
@@ -91,11 +92,12 @@ fn filled(frames: &FrameSet) -> Result<[usize; 4], NodeError> {
 pub(super) struct SaveVideo {
     /// The video to save.
     video: Video,
-    /// Start of the file name; may hold %width%, %height%, %date:...% and the like, and folders.
     #[input(default = "video/ComfyUI")]
     filename_prefix: String,
+    /// The container of the file; auto chooses.
     #[input(choices = ["auto", "mp4"], default = "auto")]
     format: String,
+    /// The coder of the pictures; auto chooses.
     #[input(choices = ["auto", "h264"], default = "auto")]
     codec: String,
 }

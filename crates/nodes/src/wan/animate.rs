@@ -65,6 +65,7 @@ pub(super) struct WanAnimateToVideo {
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
+    /// How many of the last frames before are used to join this part.
     #[input(default = 5, min = 1, max = 16384, step = 4)]
     continue_motion_max_frames: usize,
     /// Where in the videos this part starts.
@@ -74,10 +75,13 @@ pub(super) struct WanAnimateToVideo {
     clip_vision_output: Option<VisionOutput>,
     #[input(optional)]
     reference_image: Option<Image>,
+    /// Frames of the face to follow.
     #[input(optional)]
     face_video: Option<Image>,
+    /// Frames of the pose to follow.
     #[input(optional)]
     pose_video: Option<Image>,
+    /// Frames of what is behind the character.
     #[input(optional)]
     background_video: Option<Image>,
     /// Where the character goes.

@@ -21,14 +21,12 @@ pub(super) struct WanFunControlToVideo {
     width: usize,
     #[input(default = 480, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 81, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
     #[input(optional)]
     clip_vision_output: Option<VisionOutput>,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
     #[input(optional)]
@@ -75,7 +73,6 @@ pub(super) struct Wan22FunControlToVideo {
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
-    /// How the subject looks.
     #[input(optional)]
     ref_image: Option<Image>,
     #[input(optional)]

@@ -109,14 +109,12 @@ pub(super) struct WanImageToVideo {
     width: usize,
     #[input(default = 480, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 81, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
     #[input(optional)]
     clip_vision_output: Option<VisionOutput>,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
 }
@@ -147,19 +145,18 @@ pub(super) struct WanFirstLastFrameToVideo {
     width: usize,
     #[input(default = 480, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 81, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
+    /// What a vision model saw in the first picture.
     #[input(optional)]
     clip_vision_start_image: Option<VisionOutput>,
+    /// What a vision model saw in the last picture.
     #[input(optional)]
     clip_vision_end_image: Option<VisionOutput>,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
-    /// The last picture or pictures of the video.
     #[input(optional)]
     end_image: Option<Image>,
 }
@@ -200,17 +197,14 @@ pub(super) struct WanFunInpaintToVideo {
     width: usize,
     #[input(default = 480, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 81, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
     #[input(optional)]
     clip_vision_output: Option<VisionOutput>,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
-    /// The last picture or pictures of the video.
     #[input(optional)]
     end_image: Option<Image>,
 }
@@ -242,16 +236,15 @@ pub(super) struct WanCameraImageToVideo {
     width: usize,
     #[input(default = 480, min = 16, max = 16384, step = 16)]
     height: usize,
-    /// Number of frames.
     #[input(default = 81, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
     #[input(optional)]
     clip_vision_output: Option<VisionOutput>,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
+    /// The path of the camera.
     #[input(optional, ty = "WAN_CAMERA_EMBEDDING")]
     camera_conditions: Option<Value>,
 }
@@ -295,6 +288,7 @@ pub(super) struct WanPhantomSubjectToVideo {
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
+    /// Pictures of the subjects.
     #[input(optional)]
     images: Option<Image>,
 }
@@ -340,12 +334,10 @@ pub(super) struct Wan22ImageToVideoLatent {
     width: usize,
     #[input(default = 704, min = 32, max = 16384, step = 32)]
     height: usize,
-    /// Number of frames.
     #[input(default = 49, min = 1, max = 16384, step = 4)]
     length: usize,
     #[input(default = 1, min = 1, max = 4096)]
     batch_size: usize,
-    /// The first picture or pictures of the video.
     #[input(optional)]
     start_image: Option<Image>,
 }

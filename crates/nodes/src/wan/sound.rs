@@ -174,7 +174,6 @@ pub(super) struct WanSoundImageToVideo {
     batch_size: usize,
     #[input(optional, ty = "AUDIO_ENCODER_OUTPUT")]
     audio_encoder_output: Option<Value>,
-    /// How the subject looks.
     #[input(optional)]
     ref_image: Option<Image>,
     #[input(optional)]
@@ -220,7 +219,6 @@ pub(super) struct WanSoundImageToVideoExtend {
     video_latent: Latent,
     #[input(optional, ty = "AUDIO_ENCODER_OUTPUT")]
     audio_encoder_output: Option<Value>,
-    /// How the subject looks.
     #[input(optional)]
     ref_image: Option<Image>,
     #[input(optional)]

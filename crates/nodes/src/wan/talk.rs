@@ -30,9 +30,10 @@ fn modes() -> Input {
             (
                 "two_speakers",
                 vec![
-                    Input::new("audio_encoder_output_2", "AUDIO_ENCODER_OUTPUT"),
-                    Input::new("mask_1", "MASK"),
-                    Input::new("mask_2", "MASK"),
+                    Input::new("audio_encoder_output_2", "AUDIO_ENCODER_OUTPUT")
+                        .tooltip("What the second person says, as an audio encoder heard it."),
+                    Input::new("mask_1", "MASK").tooltip("Where the first person is."),
+                    Input::new("mask_2", "MASK").tooltip("Where the second person is."),
                 ],
             ),
         ],
@@ -70,6 +71,7 @@ pub(super) struct WanInfiniteTalkToVideo {
     height: usize,
     #[input(default = 81, step = 4)]
     length: usize,
+    /// What the first person says, as an audio encoder heard it.
     #[input(ty = "AUDIO_ENCODER_OUTPUT")]
     audio_encoder_output_1: Value,
     /// How many of the previous frames a continuation sees.

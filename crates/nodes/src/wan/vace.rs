@@ -71,9 +71,9 @@ pub(super) struct WanVaceToVideo {
     strength: f64,
     #[input(optional)]
     control_video: Option<Image>,
+    /// What of the control video may change: white is made anew, black stays.
     #[input(optional)]
     control_masks: Option<Mask>,
-    /// How the subject looks.
     #[input(optional)]
     reference_image: Option<Image>,
 }

@@ -6,7 +6,7 @@
 //! modules and hidden inputs, few categories, and some types that are not what the ecosystem's own workflows use.
 
 use fresco_graph::object_info::node_info;
-use fresco_graph::{Choices, Input, IoType, Kind, Map, NoListings, Schema, Value};
+use fresco_graph::{Choices, Input, IoType, Map, NoListings, Schema, Value};
 
 use crate::{run, store};
 
@@ -173,6 +173,29 @@ fn every_schema_is_the_references() {
 }
 
 #[test]
+fn every_input_has_a_tooltip_of_whole_sentences() {
+    fn look(class: &str, input: &Input, wrong: &mut Vec<String>) {
+        let text = input.options.get("tooltip").and_then(Value::as_str);
+        let text = text.unwrap_or_default();
+        let begins = text.starts_with(|c: char| !c.is_whitespace());
+        if !begins || !text.ends_with('.') {
+            wrong.push(format!("{class}.{}: {text:?}", input.name));
+        }
+        for inner in input.inner() {
+            look(class, inner, wrong);
+        }
+    }
+    let mut wrong = Vec::new();
+    for class in run::registry().iter() {
+        let schema = class.schema();
+        for input in &schema.inputs {
+            look(&schema.id, input, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
 fn no_class_is_registered_twice() {
     let mut names: Vec<_> = fresco_nodes::all()
         .iter()
@@ -297,19 +320,8 @@ fn listed_inputs(schema: &Schema) -> Vec<String> {
         if listed {
             names.push(input.name.to_string());
         }
-        match &input.kind {
-            Kind::Plain | Kind::Match { .. } => {}
-            Kind::Autogrow { template, .. } => add(template, names),
-            Kind::DynamicCombo(options) => {
-                for inner in options.iter().flat_map(|o| &o.inputs) {
-                    add(inner, names);
-                }
-            }
-            Kind::DynamicSlot { inputs, .. } => {
-                for inner in inputs {
-                    add(inner, names);
-                }
-            }
+        for inner in input.inner() {
+            add(inner, names);
         }
     }
     let mut names = Vec::new();

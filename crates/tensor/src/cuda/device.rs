@@ -2,17 +2,20 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::driver::{Attribute, Driver, DriverError, Shared};
-use super::{Format, FormatChoices, kernels, ring, staging, steps};
-use crate::device::Spare;
+use super::{kernels, ring, staging};
+use crate::buffer::or_raise;
 use crate::error::{Result, TensorError};
+use crate::gpu::{Format, GpuSettings, GpuState, Recorder};
 use crate::lock::lock;
 
 /// One GPU of this machine.
-pub struct CudaDevice {
+pub(crate) struct CudaDevice {
+    /// Itself, for what holds it longer than a call.
+    me: Weak<Self>,
     pub(super) number: u32,
     name: String,
     target: kernels::Target,
@@ -37,16 +40,12 @@ pub struct CudaDevice {
     limit: AtomicU64,
     /// The most of weights and results since somebody began to measure.
     pub(super) highest: AtomicU64,
-    /// Whether memory of other devices can be copied from and to directly.
-    peer: AtomicBool,
-    /// Formats that were asked for.
-    pub(crate) choices: Mutex<FormatChoices>,
+    pub(super) settings: GpuSettings,
     /// Why it cannot be used any more.
     failed: OnceLock<String>,
     modules: Mutex<BTreeMap<String, Shared>>,
     functions: Mutex<Functions>,
-    pub(crate) spare: Mutex<Vec<Spare>>,
-    pub(super) steps: steps::Kept,
+    pub(super) steps: Recorder<Self>,
     /// Where weights that are kept elsewhere pass through.
     pub(super) ring: ring::Kept,
     /// Pinned memory through which weights are brought to stay.
@@ -66,26 +65,6 @@ const OVERHEAD: u64 = 600 << 20;
 
 /// Bytes that the driver may count for a piece of memory beyond what was asked for.
 const PIECE_OVERHEAD: u64 = 64 << 10;
-
-/// What is known of a GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CudaState {
-    pub name: String,
-    /// As 9.0.
-    pub capability: (u32, u32),
-    pub multiprocessors: u32,
-    pub total: u64,
-    /// Free by the driver's count, whoever has the rest.
-    pub free: u64,
-    /// What this program uses, and what it keeps for later.
-    pub used: u64,
-    pub kept: u64,
-    /// Modules of kernels, and whether the driver has to compile them first.
-    pub modules: Vec<(&'static str, bool)>,
-    /// Steps that ran as graphs.
-    pub repeats: u64,
-    pub failed: Option<String>,
-}
 
 /// What is known of the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,6 +167,7 @@ impl CudaDevice {
         CURRENT.set(Some(number));
         let total = driver.total_memory(device)?;
         Ok(Self {
+            me: Weak::new(),
             number,
             name,
             target: kernels::Target { arch, machine },
@@ -210,16 +190,28 @@ impl CudaDevice {
             peak: AtomicU64::new(0),
             highest: AtomicU64::new(0),
             limit: AtomicU64::new(total.saturating_sub(OVERHEAD)),
-            peer: AtomicBool::new(true),
-            choices: Mutex::default(),
+            settings: GpuSettings::default(),
             failed: OnceLock::new(),
             modules: Mutex::default(),
             functions: Mutex::default(),
-            spare: Mutex::default(),
-            steps: steps::Kept::default(),
+            steps: Recorder::default(),
             ring: ring::Kept::default(),
             staging: staging::Staging::default(),
         })
+    }
+
+    /// As everything else holds it.
+    pub(super) fn held(mut self) -> Arc<Self> {
+        Arc::new_cyclic(|me| {
+            self.me.clone_from(me);
+            self
+        })
+    }
+
+    /// Itself, for what outlives a call.
+    pub(super) fn shared(&self) -> Arc<Self> {
+        let gone = || TensorError::invalid("cuda", "the device is being closed");
+        or_raise(self.me.upgrade().ok_or_else(gone))
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -284,14 +276,6 @@ impl CudaDevice {
         self.peak.store(self.taken(), Ordering::Relaxed);
     }
 
-    pub(crate) fn peer(&self) -> bool {
-        self.peer.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_peer(&self, on: bool) {
-        self.peer.store(on, Ordering::Relaxed);
-    }
-
     /// Bytes that can be had: what is not used, or less where other programs have taken memory.
     pub(crate) fn free(&self) -> u64 {
         // What is kept for steps is given up for anything else.
@@ -342,9 +326,9 @@ impl CudaDevice {
     }
 
     /// What is known of it.
-    pub fn state(&self) -> CudaState {
+    pub(super) fn state(&self) -> GpuState {
         let (free, kept) = self.driver_memory().unwrap_or_default();
-        CudaState {
+        GpuState {
             name: self.name.clone(),
             capability: (self.arch() / 10, self.arch() % 10),
             multiprocessors: self.multiprocessors,
@@ -474,7 +458,7 @@ pub(crate) fn open(number: u32) -> Result<Arc<CudaDevice>, String> {
     if let Some(device) = all.get(&number) {
         return Ok(Arc::clone(device));
     }
-    let device = Arc::new(CudaDevice::open(number)?);
+    let device = CudaDevice::open(number)?.held();
     all.insert(number, Arc::clone(&device));
     Ok(device)
 }

@@ -239,7 +239,7 @@ impl CudaDevice {
 
 /// A kernel and its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Launch {
+pub(crate) struct Launch {
     pub(super) function: Shared,
     pub(super) shape: Shape,
     pub(super) cooperative: bool,

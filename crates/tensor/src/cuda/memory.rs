@@ -1,350 +1,36 @@
 //! Memory of a GPU, counted to the byte and given back in the order of the stream.
 
-use std::fmt::Debug;
-use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::device::CudaDevice;
-use super::driver::{Driver, Shared};
-use super::ring::RingPart;
-use super::steps::{self, ArenaBlock};
-use super::{Args, Format, Kernel, SLACK};
+use super::driver::{Driver, Handle, Shared};
+use super::launch::{bytes_of, bytes_of_mut};
+use super::{Address, Args, Format, GpuBuffer, GpuMemory, Kernel, OnCard, SLACK, Scratch, steps};
 use crate::error::{Result, TensorError};
+use crate::gpu::{MemoryPurpose as Purpose, MemorySource};
 
-/// Bytes between places that the driver gives out: what kernels may rely on.
-const ALIGNED: usize = 256;
-
-/// Memory of a device. It can be used by what is started after it was taken, and goes behind what was started before it is
-/// dropped.
-#[derive(Debug)]
-pub(crate) struct Block {
-    device: Arc<CudaDevice>,
-    address: u64,
-    bytes: u64,
-    source: Source,
+/// Lets GPUs read main memory themselves; false where the system refuses.
+pub(super) fn pin(bytes: &[u8]) -> bool {
+    // The driver refuses on a thread that has used no device, as one that prepares weights beside the work.
+    let entered = super::device::opened()
+        .first()
+        .is_some_and(|device| device.enter().is_ok());
+    entered && Driver::get().is_ok_and(|driver| driver.register(bytes).is_ok())
 }
 
-#[derive(Debug)]
-enum Source {
-    /// The device's pool.
-    Pool(Purpose),
-    /// Memory of steps that are repeated.
-    Arena(#[expect(dead_code, reason = "given back when it is dropped")] ArenaBlock),
-    /// Memory that copies of weights go through.
-    Ring(#[expect(dead_code, reason = "given back when it is dropped")] RingPart),
-    /// A piece of memory that somebody else holds, and holds until this is dropped.
-    Part(#[expect(dead_code, reason = "kept")] Arc<dyn Holder>),
-}
-
-/// What holds memory, whatever it is.
-pub(crate) trait Holder: Debug + Send + Sync + UnwindSafe + RefUnwindSafe {}
-
-impl<T: Debug + Send + Sync + UnwindSafe + RefUnwindSafe> Holder for T {}
-
-/// What memory of the pool is for, which decides how it is counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Weights as they are in their files, and results.
-    Plain,
-    /// Other forms of weights, which kernels asked for.
-    Form,
-    /// For steps that are repeated; given up where room is needed.
-    Arena,
-}
-
-/// Memory for one operation.
-pub(crate) type Scratch = Block;
-
-impl Block {
-    pub(crate) fn address(&self) -> u64 {
-        self.address
+/// Ends that for the memory that begins at an address.
+pub(super) fn unpin(address: usize) {
+    // A copy that was asked for may not be made yet.
+    for device in super::device::opened() {
+        let _ = device.finish_copies();
     }
-
-    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
-        &self.device
+    if let Ok(driver) = Driver::get() {
+        driver.unregister(address);
     }
 }
 
-impl Drop for Block {
-    fn drop(&mut self) {
-        let purpose = match self.source {
-            Source::Pool(purpose) => purpose,
-            Source::Arena(_) | Source::Part(_) => return,
-            Source::Ring(_) => {
-                let _ = steps::interrupt(&self.device);
-                return;
-            }
-        };
-        // Kernels that a step has asked for and not started may still want it.
-        let _ = steps::interrupt(&self.device);
-        let counter = self.device.counter(purpose);
-        counter.fetch_sub(self.bytes, Ordering::Relaxed);
-        if self.address == 0 {
-            return;
-        }
-        self.device.pieces.fetch_sub(1, Ordering::Relaxed);
-        if self.device.enter().is_ok() {
-            let _ = self.device.driver.free(self.address, self.device.compute);
-        }
-    }
-}
-
-/// Main memory that does not move while this is there.
-#[derive(Debug)]
-pub(crate) struct PinnedBytes {
-    address: usize,
-}
-
-/// Whether main memory of weights may be pinned.
-static PINNING: AtomicBool = AtomicBool::new(true);
-
-/// Whether weights that stream to GPUs may be kept where the system cannot move them, which GPUs read faster. They may unless
-/// this says otherwise.
-pub fn allow_pinned_memory(allowed: bool) {
-    PINNING.store(allowed, Ordering::Relaxed);
-}
-
-impl PinnedBytes {
-    /// None where the system refuses, or the user.
-    pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
-        if !PINNING.load(Ordering::Relaxed) {
-            return None;
-        }
-        // The driver refuses on a thread that has used no device, as one that prepares weights beside the work.
-        super::opened().first()?.enter().ok()?;
-        Driver::get().ok()?.register(bytes).ok()?;
-        Some(Self {
-            address: bytes.as_ptr() as usize,
-        })
-    }
-}
-
-impl Drop for PinnedBytes {
-    fn drop(&mut self) {
-        // A copy that was asked for may not be made yet.
-        for device in super::opened() {
-            let _ = device.finish_copies();
-        }
-        if let Ok(driver) = Driver::get() {
-            driver.unregister(self.address);
-        }
-    }
-}
-
-/// The end of copies that are made beside the work.
-#[derive(Debug)]
-pub(crate) struct CopyEnd {
-    device: Arc<CudaDevice>,
-    event: Shared,
-    waited: AtomicBool,
-}
-
-impl CopyEnd {
-    /// Behind all copies that were asked for until now.
-    pub(crate) fn new(device: &Arc<CudaDevice>) -> Result<Self> {
-        device.enter()?;
-        Ok(Self {
-            device: Arc::clone(device),
-            event: device.marked(device.copies)?,
-            waited: AtomicBool::new(false),
-        })
-    }
-
-    /// Lets the work that is asked for next wait for it.
-    pub(crate) fn wait(&self) -> Result<()> {
-        if self.waited.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let device = &self.device;
-        device.enter()?;
-        steps::copied();
-        steps::interrupt(device)?;
-        device.checked(device.driver.wait_for(device.compute, self.event))
-    }
-}
-
-impl Drop for CopyEnd {
-    fn drop(&mut self) {
-        // The memory goes behind the work, so that the work has to come behind the copy.
-        let _ = self.wait();
-        self.device.driver.destroy_event(self.event);
-    }
-}
-
-/// Elements on a device.
-#[derive(Debug)]
-pub(crate) struct CudaBuffer {
-    block: Block,
-    len: usize,
-    format: Format,
-    spread: OnceLock<Spread>,
-}
-
-/// Sums of the channels of a picture and of their squares, as the product that made it left them (`staged.cuh`): for every ten channels and every part of 128 pixels.
-#[derive(Debug)]
-pub(crate) struct Spread {
-    pub(crate) numbers: Scratch,
-    /// Channels of a pixel.
-    pub(crate) channels: usize,
-    /// In how many the 128 pixels are cut.
-    pub(crate) shares: usize,
-}
-
-impl CudaBuffer {
-    pub(crate) fn address(&self) -> u64 {
-        self.block.address
-    }
-
-    /// Number of elements.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
-    pub(crate) fn format(&self) -> Format {
-        self.format
-    }
-
-    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
-        &self.block.device
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.len * self.format.size()
-    }
-
-    /// What is known of the elements. They are not written any more then: see [`Self::is_shared`].
-    pub(crate) fn spread(&self) -> Option<&Spread> {
-        self.spread.get()
-    }
-
-    /// For whoever has just written the elements.
-    pub(crate) fn set_spread(&self, spread: Spread) {
-        // A buffer is written once by a product.
-        let _ = self.spread.set(spread);
-    }
-
-    /// Some of the elements, in place; `whole` is what holds this buffer. None where kernels would find them at an odd address.
-    pub(crate) fn part(&self, whole: Arc<dyn Holder>, first: usize, len: usize) -> Option<Self> {
-        let size = self.format.size();
-        let inside = first.checked_add(len).is_some_and(|end| end <= self.len);
-        if !inside || !(first * size).is_multiple_of(ALIGNED) {
-            return None;
-        }
-        Some(Self {
-            block: Block {
-                device: Arc::clone(self.device()),
-                address: self.address() + (first * size) as u64,
-                bytes: (len * size) as u64,
-                source: Source::Part(whole),
-            },
-            len,
-            format: self.format,
-            spread: OnceLock::new(),
-        })
-    }
-
-    /// Whether they are some of those of a larger buffer.
-    pub(crate) fn is_part(&self) -> bool {
-        matches!(self.block.source, Source::Part(_))
-    }
-
-    /// Whether they must not be written: those of a larger buffer, which others may read, and those of which something is known.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.is_part() || self.spread.get().is_some()
-    }
-
-    /// Elements that are in main memory, in the format that is wanted.
-    pub(crate) fn from_host(
-        device: &Arc<CudaDevice>,
-        values: &[f32],
-        format: Format,
-    ) -> Result<Self> {
-        let buffer = device.buffer(values.len(), format)?;
-        if values.is_empty() {
-            return Ok(buffer);
-        }
-        if let Some(pinned) = steps::staged(device, values)? {
-            // Read by the device itself whenever the step is repeated.
-            convert(device, (pinned, Format::F32), &buffer)?;
-        } else if format == Format::F32 {
-            device.upload(buffer.address(), bytes_of(values))?;
-        } else {
-            let plain = device.scratch(size_of_val(values))?;
-            device.upload(plain.address(), bytes_of(values))?;
-            convert(device, (plain.address(), Format::F32), &buffer)?;
-        }
-        Ok(buffer)
-    }
-
-    /// The elements, waited for.
-    pub(crate) fn read(&self, out: &mut [f32]) -> Result<()> {
-        debug_assert_eq!(out.len(), self.len);
-        if out.is_empty() {
-            return Ok(());
-        }
-        let device = self.device();
-        if self.format == Format::F32 {
-            return device.download(bytes_of_mut(out), self.address());
-        }
-        let plain = self.converted(Format::F32)?;
-        device.download(bytes_of_mut(out), plain.address())
-    }
-
-    /// Elements that are at an address of the device in some format, in another one or the same.
-    pub(crate) fn converted_from(
-        device: &Arc<CudaDevice>,
-        from: (u64, Format),
-        len: usize,
-        format: Format,
-    ) -> Result<Self> {
-        let out = device.buffer(len, format)?;
-        if len > 0 {
-            convert(device, from, &out)?;
-        }
-        Ok(out)
-    }
-
-    /// Writes as many elements that are at an address of the device into it.
-    pub(crate) fn fill_from(&self, from: (u64, Format)) -> Result<()> {
-        if self.len == 0 {
-            return Ok(());
-        }
-        convert(self.device(), from, self)
-    }
-
-    /// The same elements in another format, or a copy in the same one.
-    pub(crate) fn converted(&self, format: Format) -> Result<Self> {
-        let device = self.device();
-        let out = device.buffer(self.len, format)?;
-        if self.len > 0 {
-            convert(device, (self.address(), self.format), &out)?;
-        }
-        Ok(out)
-    }
-
-    /// The same elements on another device.
-    pub(crate) fn copied_to(&self, device: &Arc<CudaDevice>, format: Format) -> Result<Self> {
-        let there = device.buffer(self.len, self.format)?;
-        self.device().synchronize()?;
-        device.enter()?;
-        let answer = device.driver.copy_peer(
-            (there.address(), device.context),
-            (self.address(), self.device().context),
-            self.bytes(),
-            device.compute,
-        );
-        device.checked(answer)?;
-        device.synchronize()?;
-        if format == self.format {
-            return Ok(there);
-        }
-        there.converted(format)
-    }
-}
-
-/// Starts the conversion of elements at an address into a buffer.
-fn convert(device: &CudaDevice, (from, format): (u64, Format), to: &CudaBuffer) -> Result<()> {
+/// Starts the conversion of elements at an address into a buffer that has as many, at least one.
+pub(super) fn convert((from, format): (u64, Format), to: &GpuBuffer) -> Result<()> {
     let kernel = Kernel {
         module: "elementwise",
         format: to.format(),
@@ -359,40 +45,26 @@ fn convert(device: &CudaDevice, (from, format): (u64, Format), to: &CudaBuffer) 
         .pointer(from)
         .pointer(to.address())
         .long(to.len() as i64);
-    device.launch(kernel, [blocks, 1, 1], 256, 0, &args)
-}
-
-fn bytes_of(values: &[f32]) -> &[u8] {
-    super::launch::bytes_of(values)
-}
-
-fn bytes_of_mut(values: &mut [f32]) -> &mut [u8] {
-    super::launch::bytes_of_mut(values)
+    to.card().launch(kernel, [blocks, 1, 1], 256, 0, &args)
 }
 
 impl CudaDevice {
     /// Memory of so many bytes, counted, from the pool, with some more behind it that is not.
-    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+    pub(crate) fn take(&self, bytes: u64) -> Result<GpuMemory> {
         self.take_for(Purpose::Plain, bytes, self.compute)
     }
 
     /// The same for what is copied there beside the work. Until the copy is waited for, only the copying knows of it.
-    pub(crate) fn take_ahead(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+    pub(crate) fn take_ahead(&self, bytes: u64) -> Result<GpuMemory> {
         self.take_for(Purpose::Plain, bytes, self.copies)
     }
 
-    fn take_for(self: &Arc<Self>, purpose: Purpose, bytes: u64, stream: Shared) -> Result<Block> {
+    fn take_for(&self, purpose: Purpose, bytes: u64, stream: Shared) -> Result<GpuMemory> {
         self.enter()?;
         self.count(purpose, bytes)?;
-        let mut block = Block {
-            device: Arc::clone(self),
-            address: 0,
-            bytes,
-            source: Source::Pool(purpose),
-        };
-        if bytes > 0 {
+        let address = if bytes > 0 {
             let answer = self.driver.allocate((bytes + SLACK) as usize, stream);
-            block.address = self.checked(answer).map_err(|error| match error {
+            let found = self.checked(answer).map_err(|error| match error {
                 TensorError::DeviceFull { device, .. } => TensorError::DeviceFull {
                     device,
                     wanted: bytes,
@@ -400,15 +72,44 @@ impl CudaDevice {
                     capacity: self.capacity(),
                 },
                 other => other,
-            })?;
+            });
+            if found.is_err() {
+                let _ = steps::interrupt(self);
+                self.counter(purpose).fetch_sub(bytes, Ordering::Relaxed);
+            }
+            found?
+        } else {
+            0
+        };
+        if bytes > 0 {
             self.pieces.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(block)
+        let source = MemorySource::Device(purpose);
+        Ok(GpuMemory::new(self.shared(), (address, 0), bytes, source))
+    }
+
+    /// Takes memory of the pool back, in the order of the work.
+    pub(super) fn give_back(&self, address: u64, bytes: u64, purpose: Purpose) {
+        let stream = if purpose == Purpose::Copies {
+            self.copies
+        } else {
+            // Kernels that a step has asked for and not started may still want it.
+            let _ = steps::interrupt(self);
+            self.compute
+        };
+        self.counter(purpose).fetch_sub(bytes, Ordering::Relaxed);
+        if address == 0 {
+            return;
+        }
+        self.pieces.fetch_sub(1, Ordering::Relaxed);
+        if self.enter().is_ok() {
+            let _ = self.driver.free(address, stream);
+        }
     }
 
     fn counter(&self, purpose: Purpose) -> &AtomicU64 {
         match purpose {
-            Purpose::Plain => &self.used,
+            Purpose::Plain | Purpose::Copies => &self.used,
             Purpose::Form => &self.forms,
             Purpose::Arena => &self.arenas,
         }
@@ -435,30 +136,35 @@ impl CudaDevice {
     }
 
     /// The same, giving up copies made ahead and steps that could be repeated where there is no room.
-    pub(crate) fn block(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+    pub(crate) fn block(&self, bytes: u64) -> Result<GpuMemory> {
         self.block_for(Purpose::Plain, bytes)
     }
 
-    pub(super) fn block_for(self: &Arc<Self>, purpose: Purpose, bytes: u64) -> Result<Block> {
+    pub(super) fn block_for(&self, purpose: Purpose, bytes: u64) -> Result<GpuMemory> {
         self.block_on(purpose, bytes, self.compute)
     }
 
     /// Memory for a step, if there is room.
-    pub(super) fn take_arena(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+    pub(super) fn take_arena(&self, bytes: u64) -> Result<GpuMemory> {
         self.take_for(Purpose::Arena, bytes, self.compute)
     }
 
     /// The same for a copy that is made beside the work.
-    pub(crate) fn block_ahead(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+    pub(crate) fn block_ahead(&self, bytes: u64) -> Result<GpuMemory> {
         self.block_on(Purpose::Plain, bytes, self.copies)
     }
 
-    fn block_on(self: &Arc<Self>, purpose: Purpose, bytes: u64, stream: Shared) -> Result<Block> {
+    /// Memory for what is copied beside the work and used there alone; it may be dropped when that was asked for.
+    pub(crate) fn scratch_ahead(&self, bytes: u64) -> Result<Scratch> {
+        self.block_on(Purpose::Copies, bytes, self.copies)
+    }
+
+    fn block_on(&self, purpose: Purpose, bytes: u64, stream: Shared) -> Result<GpuMemory> {
         self.take_for(purpose, bytes, stream).or_else(|full| {
             if !matches!(full, TensorError::DeviceFull { .. }) {
                 return Err(full);
             }
-            let spare = std::mem::take(&mut *crate::lock::lock(&self.spare));
+            let spare = std::mem::take(&mut *crate::lock::lock(&self.settings.spare));
             drop(spare);
             self.ring.give_up();
             self.trim();
@@ -467,54 +173,85 @@ impl CudaDevice {
     }
 
     /// Memory for a copy of weights that is made beside the work and used once. None where there is no room for it.
-    pub(crate) fn block_in_ring(self: &Arc<Self>, bytes: u64) -> Result<Option<Block>> {
+    pub(crate) fn block_in_ring(&self, bytes: u64) -> Result<Option<GpuMemory>> {
         let part = self.ring_part(bytes + SLACK)?;
-        Ok(part.map(|(address, part)| Block {
-            device: Arc::clone(self),
-            address,
-            bytes,
-            source: Source::Ring(part),
+        Ok(part.map(|(place, ring, number)| {
+            let source = MemorySource::Lender(ring, number);
+            GpuMemory::new(self.shared(), place, bytes, source)
         }))
     }
 
     /// Memory for results and between kernels: that of steps that are repeated, while such run.
-    fn working(self: &Arc<Self>, bytes: u64) -> Result<Block> {
-        match steps::arena_block(self, bytes)? {
-            Some((address, block)) => Ok(Block {
-                device: Arc::clone(self),
-                address,
-                bytes,
-                source: Source::Arena(block),
-            }),
+    fn working(&self, bytes: u64) -> Result<GpuMemory> {
+        match steps::step_memory(self, bytes)? {
+            Some(part) => {
+                let place = part.place();
+                let source = MemorySource::Step(part);
+                Ok(GpuMemory::new(self.shared(), place, bytes, source))
+            }
             None => self.block(bytes),
         }
     }
 
     /// Room for elements; nothing is written there.
-    pub(crate) fn buffer(self: &Arc<Self>, len: usize, format: Format) -> Result<CudaBuffer> {
+    pub(crate) fn buffer(&self, len: usize, format: Format) -> Result<GpuBuffer> {
         let block = self.working((len * format.size()) as u64)?;
-        Ok(CudaBuffer {
-            block,
-            len,
-            format,
-            spread: OnceLock::new(),
-        })
+        Ok(GpuBuffer::new(block, len, format))
     }
 
     /// Memory for the time of an operation; what was started with it may still run when it is dropped.
-    pub(crate) fn scratch(self: &Arc<Self>, bytes: usize) -> Result<Scratch> {
+    pub(crate) fn scratch(&self, bytes: usize) -> Result<Scratch> {
         self.working(bytes as u64)
     }
 
     /// Room for elements that outlive the step in which they are made.
-    pub(crate) fn lasting(self: &Arc<Self>, len: usize, format: Format) -> Result<CudaBuffer> {
+    pub(crate) fn lasting(&self, len: usize, format: Format) -> Result<GpuBuffer> {
         let block = self.block_for(Purpose::Form, (len * format.size()) as u64)?;
-        Ok(CudaBuffer {
-            block,
-            len,
-            format,
-            spread: OnceLock::new(),
-        })
+        Ok(GpuBuffer::new(block, len, format))
+    }
+
+    /// Elements that are in main memory, in the format that is wanted.
+    pub(crate) fn upload_values(&self, values: &[f32], format: Format) -> Result<GpuBuffer> {
+        let buffer = self.buffer(values.len(), format)?;
+        if values.is_empty() {
+            return Ok(buffer);
+        }
+        if let Some(pinned) = steps::staged(self, values)? {
+            // Read by the device itself whenever the step is repeated.
+            convert((pinned, Format::F32), &buffer)?;
+        } else if format == Format::F32 {
+            self.upload(buffer.address(), bytes_of(values))?;
+        } else {
+            let plain = self.scratch(size_of_val(values))?;
+            self.upload(plain.address(), bytes_of(values))?;
+            convert((plain.address(), Format::F32), &buffer)?;
+        }
+        Ok(buffer)
+    }
+
+    /// The elements of a buffer, waited for.
+    pub(super) fn read_values(&self, from: &GpuBuffer, out: &mut [f32]) -> Result<()> {
+        if from.format() == Format::F32 {
+            return self.download(bytes_of_mut(out), from.address());
+        }
+        let plain = from.converted(Format::F32)?;
+        self.download(bytes_of_mut(out), plain.address())
+    }
+
+    /// Elements of another card, in their format, waited for.
+    pub(super) fn fetch_values(&self, from: &GpuBuffer) -> Result<GpuBuffer> {
+        let there = self.buffer(from.len(), from.format())?;
+        from.card().synchronize()?;
+        self.enter()?;
+        let answer = self.driver.copy_peer(
+            (there.address(), self.context),
+            (from.address(), from.card().context),
+            from.bytes(),
+            self.compute,
+        );
+        self.checked(answer)?;
+        self.synchronize()?;
+        Ok(there)
     }
 
     /// Copies bytes of main memory to an address.
@@ -551,7 +288,7 @@ impl CudaDevice {
     }
 
     /// Bytes per second from pinned main memory, measured with some copies.
-    pub(crate) fn measured_link(self: &Arc<Self>) -> Result<f64> {
+    pub(crate) fn measured_link(&self) -> Result<f64> {
         const BYTES: usize = 256 << 20;
         const TIMES: usize = 4;
         self.enter()?;
@@ -575,6 +312,25 @@ impl CudaDevice {
         Ok((TIMES * BYTES) as f64 / (f64::from(time) / 1000.0))
     }
 
+    /// A mark behind all copies beside the work until now.
+    pub(super) fn mark_of_copies(&self) -> Result<u64> {
+        self.enter()?;
+        Ok(self.marked(self.copies)?.0 as u64)
+    }
+
+    /// Lets the work that is asked for next wait for what is before a mark.
+    pub(super) fn after_copies(&self, mark: u64) -> Result<()> {
+        self.enter()?;
+        steps::copied();
+        steps::interrupt(self)?;
+        let event = Shared(mark as Handle);
+        self.checked(self.driver.wait_for(self.compute, event))
+    }
+
+    pub(super) fn forget_copies(&self, mark: u64) {
+        self.driver.destroy_event(Shared(mark as Handle));
+    }
+
     fn timed_event(&self) -> Result<Shared> {
         self.checked(self.driver.event())
     }
@@ -596,7 +352,7 @@ impl CudaDevice {
         // To other memory the driver copies in pieces of its own, one waiting for the other.
         match steps::landing(self, out.len())? {
             Some(address) => {
-                let pinned = super::launch::pinned_bytes_mut(address, out.len());
+                let pinned = super::launch::pinned_bytes_mut(address as usize, out.len());
                 copy(pinned)?;
                 out.copy_from_slice(pinned);
                 Ok(())

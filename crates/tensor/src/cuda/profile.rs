@@ -7,18 +7,7 @@ use super::device::CudaDevice;
 use super::driver::Shared;
 use super::launch::Kernel;
 use crate::error::Result;
-
-/// Time of all starts of one kernel.
-#[derive(Debug, Clone, PartialEq)]
-pub struct KernelTime {
-    /// Module and name.
-    pub kernel: String,
-    pub starts: usize,
-    pub milliseconds: f64,
-    /// Multiplications and additions, and bytes that must be read and written, of those starts that told them.
-    pub operations: f64,
-    pub bytes: f64,
-}
+use crate::gpu::KernelTime;
 
 struct Mark {
     kernel: String,
@@ -74,9 +63,9 @@ pub(super) fn timed(
 
 impl CudaDevice {
     /// Runs something and says how long each kernel took, the longest first. Kernels are started one by one meanwhile.
-    pub(crate) fn profiled<R>(&self, body: impl FnOnce() -> R) -> Result<(R, Vec<KernelTime>)> {
+    pub(super) fn profiled(&self, body: &mut dyn FnMut()) -> Result<Vec<KernelTime>> {
         MARKS.set(Some(Vec::new()));
-        let result = body();
+        body();
         let marks = MARKS.take().unwrap_or_default();
         self.synchronize()?;
         let mut sums: BTreeMap<String, KernelTime> = BTreeMap::new();
@@ -98,6 +87,6 @@ impl CudaDevice {
         }
         let mut times: Vec<KernelTime> = sums.into_values().collect();
         times.sort_by(|a, b| b.milliseconds.total_cmp(&a.milliseconds));
-        Ok((result, times))
+        Ok(times)
     }
 }

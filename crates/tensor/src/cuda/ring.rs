@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use super::device::CudaDevice;
 use super::driver::Shared;
-use super::memory::Block;
+use super::{Address, OnCard, steps};
 use crate::error::Result;
+use crate::gpu::{GpuMemory, MemoryLender};
 use crate::lock::lock;
 
 /// What a ring takes where there is room: some ten milliseconds of copying.
@@ -38,17 +39,10 @@ impl Default for State {
 }
 
 #[derive(Debug)]
-struct Ring {
+pub(super) struct Ring {
     bytes: u64,
     places: Mutex<Places>,
-    block: Block,
-}
-
-/// A place in a ring, given back when dropped.
-#[derive(Debug)]
-pub(super) struct RingPart {
-    ring: Arc<Ring>,
-    number: u64,
+    block: GpuMemory,
 }
 
 /// Which parts of a ring are taken. `E` is what tells when the last user of a part is done.
@@ -140,7 +134,7 @@ impl Kept {
     }
 
     /// The ring for copies of a size. None where there is no room for two of them.
-    fn get(&self, device: &Arc<CudaDevice>, bytes: u64) -> Option<Arc<Ring>> {
+    fn get(&self, device: &CudaDevice, bytes: u64) -> Option<Arc<Ring>> {
         let mut state = lock(&self.0);
         if let Some(ring) = &state.ring {
             return (ring.bytes >= 2 * bytes).then(|| Arc::clone(ring));
@@ -167,8 +161,10 @@ impl Kept {
 }
 
 impl CudaDevice {
-    /// Memory for a copy that is asked for next, beside the work, and where it is. None where there is no room in the ring.
-    pub(super) fn ring_part(self: &Arc<Self>, bytes: u64) -> Result<Option<(u64, RingPart)>> {
+    /// A place for a copy that is asked for next, beside the work: the ring's address and an offset there, the ring, and the number of
+    /// the part. None where there is no room in the ring.
+    #[expect(clippy::type_complexity, reason = "three things about one part")]
+    pub(super) fn ring_part(&self, bytes: u64) -> Result<Option<((u64, u64), Arc<Ring>, u64)>> {
         self.enter()?;
         let Some(ring) = self.ring.get(self, bytes) else {
             return Ok(None);
@@ -176,12 +172,14 @@ impl CudaDevice {
         let Some((number, start, first)) = lock(&ring.places).take(bytes) else {
             return Ok(None);
         };
-        let address = ring.block.address() + start;
-        let part = RingPart { ring, number };
+        let place = (ring.block.address(), start);
         for event in first {
-            self.after(self.copies, event)?;
+            if let Err(error) = self.after(self.copies, event) {
+                ring.take_back(number);
+                return Err(error);
+            }
         }
-        Ok(Some((address, part)))
+        Ok(Some((place, ring, number)))
     }
 
     /// An event behind all that was asked of a stream.
@@ -202,20 +200,22 @@ impl CudaDevice {
     }
 }
 
-impl Drop for RingPart {
-    fn drop(&mut self) {
-        let device = self.ring.block.device();
+impl MemoryLender for Ring {
+    fn take_back(&self, number: u64) {
+        let device = self.block.card();
+        // Kernels that a step has asked for and not started may still want it.
+        let _ = steps::interrupt(device);
         let event = device.enter().and_then(|()| device.marked(device.compute));
         // Without an event the place stays taken: the device has failed.
         if let Ok(event) = event {
-            lock(&self.ring.places).give(self.number, event);
+            lock(&self.places).give(number, event);
         }
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        let device = self.block.device();
+        let device = self.block.card();
         for place in lock(&self.places).taken.drain(..) {
             if let Some(event) = place.free {
                 device.driver.destroy_event(event);

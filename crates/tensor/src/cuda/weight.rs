@@ -1,30 +1,26 @@
 //! Weights in the memory of a GPU: as in their file, and in the forms that kernels ask for.
 
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 
+use super::assemble::bring_rows;
 use super::device::CudaDevice;
-use super::memory::{Block, CopyEnd};
 use super::staging::{Moment, Origin};
-use super::{Args, CudaBuffer, Format, Kernel, steps};
+use super::{
+    Address, Args, CopyEnd, Format, GpuBuffer, GpuMemory, Kernel, LARGE, MatrixShape, OnCard,
+    Transfer, steps,
+};
 use crate::buffer::Buffer;
 use crate::dtype::Dtype;
-use crate::error::Result;
+use crate::error::{Result, TensorError};
 use crate::formats::{RowFormat, RowKind};
+use crate::gpu::{GpuSlice, GpuWeight};
 use crate::lock::lock;
 use crate::narrow::{GROUP, Narrow};
 use crate::positioned::FilePart;
 use crate::read_buffer;
 use crate::stored::Stored;
 use crate::unread::Unread;
-
-/// Sizes of a matrix, or of kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct MatrixShape {
-    pub(crate) out: usize,
-    pub(crate) channels: usize,
-    /// Positions of a kernel; one for a matrix.
-    pub(crate) taps: usize,
-}
 
 /// A value of a layer on a device. Its memory belongs to the layer's slot.
 #[derive(Debug)]
@@ -39,7 +35,7 @@ pub(crate) struct CudaValue {
     /// The rows of bytes whose scales stand behind all of them, and not each behind its row: kernels read both as they are then.
     apart: Option<RowFormat>,
     /// Other forms, made when a kernel first asked for them.
-    forms: Mutex<Vec<(Form, Arc<CudaBuffer>)>>,
+    forms: Mutex<Vec<(Form, Arc<GpuBuffer>)>>,
 }
 
 /// A form of a weight: what an operation calls its layout, and the format of its elements.
@@ -55,35 +51,18 @@ const ALIGNMENT: u64 = 256;
 /// Bytes that the memory of a slot has beyond those of its values, so that each of them begins where kernels want it.
 pub(crate) const SLACK: u64 = 3 * ALIGNMENT;
 
-/// A value in main memory in the form in which it streams to GPUs.
-#[derive(Debug)]
-pub(crate) enum Transfer {
-    Whole(Stored),
-    /// In its file, of which it is a plain part.
-    File(Stored),
-    Narrow(Arc<Narrow>),
-}
-
 impl Transfer {
-    /// How many bytes come over.
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Whole(stored) | Self::File(stored) => stored.byte_len(),
-            Self::Narrow(narrow) => narrow.bytes().len(),
-        }
-    }
-
     /// Has them copied beside the work.
-    fn send(&self, device: &Arc<CudaDevice>, to: u64) -> Result<()> {
+    fn send(&self, device: &CudaDevice, to: u64) -> Result<()> {
         // The driver keeps what is small itself until it is copied.
         let pins = self.len() >= LARGE;
         let bytes = match self {
-            Self::File(stored) => {
-                if let Some(pieces) = stored.in_file().and_then(Unread::plain) {
-                    return bring_pieces(device, to, pieces, Moment::Ahead);
+            Self::File(stored) => match stored.in_file() {
+                Some(unread) if unread.is_direct() => {
+                    return bring_unread(device, to, unread, Moment::Ahead);
                 }
-                stored.bytes()
-            }
+                _ => stored.bytes(),
+            },
             Self::Whole(stored) => {
                 if pins {
                     stored.pin();
@@ -152,7 +131,7 @@ impl Folded {
     }
 
     /// The value as kernels read it, at a place that moves behind it.
-    pub(crate) fn unfolded(&self, block: &Block, place: &mut u64) -> Result<CudaValue> {
+    pub(crate) fn unfolded(&self, block: &GpuMemory, place: &mut u64) -> Result<CudaValue> {
         let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
         *place = address + self.bytes() - block.address();
         let (dtype, shape) = match &self.from {
@@ -212,14 +191,14 @@ impl CudaValue {
         dtype: Dtype,
         shape: Vec<usize>,
         matrix: Option<MatrixShape>,
-        block: &Block,
+        block: &GpuMemory,
         place: &mut u64,
     ) -> Self {
         let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
         let bytes = dtype.bytes_for(shape.iter().product()).unwrap_or(0);
         *place = address + bytes as u64 - block.address();
         Self {
-            device: Arc::clone(block.device()),
+            device: block.card().shared(),
             address,
             dtype,
             shape,
@@ -234,10 +213,10 @@ impl CudaValue {
     pub(crate) fn stream(
         from: Transfer,
         matrix: Option<MatrixShape>,
-        block: &Block,
+        block: &GpuMemory,
         place: &mut u64,
     ) -> Result<Arrived> {
-        let device = Arc::clone(block.device());
+        let device = block.card().shared();
         let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
         *place = address + from.len() as u64 - block.address();
         from.send(&device, address)?;
@@ -258,10 +237,7 @@ impl CudaValue {
             // Only matrices are ever in another form.
             (Transfer::Whole(stored) | Transfer::File(stored), None) => stored,
             (Transfer::Narrow(_), None) => {
-                return Err(crate::error::TensorError::invalid(
-                    "weight",
-                    "it is no matrix",
-                ));
+                return Err(TensorError::invalid("weight", "it is no matrix"));
             }
         };
         Ok(Arrived::Value(Self {
@@ -277,8 +253,8 @@ impl CudaValue {
     }
 
     /// The same from another GPU.
-    pub(crate) fn stream_from(&self, block: &Block, place: &mut u64) -> Result<Self> {
-        let device = Arc::clone(block.device());
+    pub(crate) fn stream_from(&self, block: &GpuMemory, place: &mut u64) -> Result<Self> {
+        let device = block.card().shared();
         let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
         *place = address + self.bytes() - block.address();
         device.fetch_ahead(
@@ -310,17 +286,19 @@ impl CudaValue {
     pub(crate) fn upload(
         stored: &Stored,
         matrix: Option<MatrixShape>,
-        (block, ahead): (&Block, bool),
+        (block, ahead): (&GpuMemory, bool),
         place: &mut u64,
     ) -> Result<Self> {
-        let device = Arc::clone(block.device());
+        let device = block.card().shared();
         let address = (block.address() + *place).next_multiple_of(ALIGNMENT);
         let bytes = stored.byte_len();
         *place = address + bytes as u64 - block.address();
         let dtype = stored.dtype();
         let reordered = matrix.filter(|_| is_reordered(dtype, matrix) && bytes > 0);
-        let ahead_from = |to: u64| match stored.in_file().and_then(Unread::plain) {
-            Some(pieces) if bytes >= LARGE => bring_pieces(&device, to, pieces, Moment::Ahead),
+        let ahead_from = |to: u64| match stored.in_file() {
+            Some(unread) if bytes >= LARGE && unread.is_direct() => {
+                bring_unread(&device, to, unread, Moment::Ahead)
+            }
             _ => {
                 stored.pin();
                 device.upload_ahead(to, stored.bytes())
@@ -343,7 +321,7 @@ impl CudaValue {
                 ahead_from(read.address())?;
                 let (kernel, grid, args) = reorder((read.address(), address), dtype, matrix);
                 device.launch_ahead(kernel, grid, &args)?;
-                CopyEnd::new(&device)?.wait()
+                CopyEnd::new(device.shared())?.wait()
             }
         })?;
         Ok(Self {
@@ -358,7 +336,7 @@ impl CudaValue {
         })
     }
 
-    pub(crate) fn device(&self) -> &Arc<CudaDevice> {
+    pub(crate) fn device(&self) -> &CudaDevice {
         &self.device
     }
 
@@ -395,13 +373,9 @@ impl CudaValue {
     }
 
     /// Another form of it, made at the first time and kept.
-    fn form(
-        &self,
-        form: Form,
-        make: impl FnOnce() -> Result<CudaBuffer>,
-    ) -> Result<Arc<CudaBuffer>> {
+    fn form(&self, form: Form, make: impl FnOnce() -> Result<GpuBuffer>) -> Result<Arc<GpuBuffer>> {
         let made = self.form_if(form, || true, make)?;
-        made.ok_or_else(|| crate::error::TensorError::invalid("weight", "there is no such form"))
+        made.ok_or_else(|| TensorError::invalid("weight", "there is no such form"))
     }
 
     /// The same where it is there, or may be made.
@@ -409,8 +383,8 @@ impl CudaValue {
         &self,
         form: Form,
         may: impl FnOnce() -> bool,
-        make: impl FnOnce() -> Result<CudaBuffer>,
-    ) -> Result<Option<Arc<CudaBuffer>>> {
+        make: impl FnOnce() -> Result<GpuBuffer>,
+    ) -> Result<Option<Arc<GpuBuffer>>> {
         let mut forms = lock(&self.forms);
         if let Some((_, found)) = forms.iter().find(|(other, _)| *other == form) {
             return Ok(Some(Arc::clone(found)));
@@ -440,7 +414,7 @@ impl CudaValue {
             };
             if let Some(format) = short {
                 let buffer = self.device.lasting(self.len(), Format::F32)?;
-                buffer.fill_from((self.address, format))?;
+                buffer.fill_from(GpuSlice::new(self.address, 0), format)?;
                 return Ok(buffer);
             }
             let stored = self.stored()?;
@@ -523,11 +497,8 @@ fn together(read: &[u8], format: RowFormat) -> Result<Buffer<u8>> {
     Ok(out)
 }
 
-/// Bytes from so many on go through pinned memory.
-pub(crate) const LARGE: usize = 1 << 20;
-
 /// Copies a value to an address, from its file if it was not read yet.
-fn bring(device: &Arc<CudaDevice>, to: u64, stored: &Stored) -> Result<()> {
+fn bring(device: &CudaDevice, to: u64, stored: &Stored) -> Result<()> {
     steps::copied();
     if stored.byte_len() < LARGE || stored.is_pinned() {
         return device.upload(to, stored.bytes());
@@ -535,19 +506,27 @@ fn bring(device: &Arc<CudaDevice>, to: u64, stored: &Stored) -> Result<()> {
     let Some(unread) = stored.in_file() else {
         return device.bring(to, Origin::Memory(stored.bytes()), Moment::InTurn);
     };
-    if let Some(pieces) = unread.plain() {
-        return bring_pieces(device, to, pieces, Moment::InTurn);
+    if unread.is_direct() {
+        return bring_unread(device, to, unread, Moment::InTurn);
     }
-    // Codes and ends that kernels read together come together in main memory, and so do planes of kernels.
+    // Planes of kernels are cut in main memory.
     let bytes = unread.read()?;
     device.bring(to, Origin::Memory(&bytes), Moment::InTurn)?;
     read_buffer::give(bytes);
     Ok(())
 }
 
+/// Copies what comes straight from a file to an address, where the parts of rows that are apart there are put together.
+fn bring_unread(device: &CudaDevice, to: u64, unread: &Unread, moment: Moment) -> Result<()> {
+    match unread.row_ends() {
+        Some(ends) => bring_rows(device, to, (unread, ends), moment),
+        None => bring_pieces(device, to, unread.codes(), moment),
+    }
+}
+
 /// Copies what a file has of a value to an address.
-fn bring_pieces(
-    device: &Arc<CudaDevice>,
+pub(super) fn bring_pieces(
+    device: &CudaDevice,
     to: u64,
     pieces: &[FilePart],
     moment: Moment,
@@ -562,23 +541,20 @@ fn bring_pieces(
 
 /// Copies rows whose codes and scales stand apart in their file, as they do for kernels: nothing is put together on the way. False
 /// where they are not so.
-fn bring_apart(
-    device: &Arc<CudaDevice>,
-    to: u64,
-    stored: &Stored,
-    matrix: MatrixShape,
-) -> Result<bool> {
+fn bring_apart(device: &CudaDevice, to: u64, stored: &Stored, matrix: MatrixShape) -> Result<bool> {
     let (Some(format), Some(unread)) = (apart_of(stored.dtype(), Some(matrix)), stored.in_file())
     else {
         return Ok(false);
     };
     let codes = format.code_bytes();
-    if unread.end_sizes() != Some((codes, format.row_bytes() - codes)) {
+    let sizes = (codes, format.row_bytes() - codes);
+    let ends = unread.row_ends();
+    let Some(ends) = ends.filter(|ends| (ends.codes, ends.end) == sizes) else {
         return Ok(false);
-    }
+    };
     steps::copied();
     bring_pieces(device, to, unread.codes(), Moment::InTurn)?;
-    let ends = unread.end_bytes()?;
+    let ends = ends.bytes()?;
     let behind = to + (unread.len() - ends.len()) as u64;
     device.upload(behind, &ends)?;
     Ok(true)
@@ -622,4 +598,11 @@ fn channels_first(read: &[u8], m: MatrixShape, element: usize) -> Result<Buffer<
         }
     }
     Ok(out)
+}
+
+/// A weight of the seam as this back end keeps it.
+pub(crate) fn cuda_value(weight: &dyn GpuWeight) -> Result<&CudaValue> {
+    let any: &dyn Any = weight;
+    let other = || TensorError::invalid("weight", "it is on a GPU of another kind");
+    any.downcast_ref().ok_or_else(other)
 }

@@ -2,7 +2,7 @@
 //! four columns, in which rows 32 apart lie next to each other.
 
 /// Rows and columns of a tile.
-const ROWS: usize = 128;
+pub(crate) const ROWS: usize = 128;
 const COLUMNS: usize = 4;
 
 /// The sizes of the stored matrix, which is filled up to whole tiles.

@@ -6,10 +6,10 @@ use crate::cancel::Cancel;
 use crate::cpu::attention::{self as kernel, Masking, Sizes};
 use crate::cpu::isa::{isa, tiles};
 use crate::cpu::math;
-use crate::cuda::ops::attention::{self as on_cuda, CudaMask};
 use crate::device::Device;
 use crate::elements::allocate;
 use crate::error::{Result, TensorError};
+use crate::gpu::GpuMask;
 use crate::tensor::Tensor;
 
 /// Which keys a query may look at.
@@ -92,7 +92,7 @@ pub fn attention(
     }
     let scale = scale.unwrap_or_else(|| 1.0 / (s.d as f32).sqrt());
     match q.device() {
-        Device::Cuda(_) => cuda_attention(s, [q, k, v], scale, (mask, steps)),
+        Device::Gpu(_) => gpu_attention(s, [q, k, v], scale, (mask, steps)),
         Device::Cpu | Device::Sim(_) => {
             let masking = match mask {
                 Mask::None => Masking::None,
@@ -110,27 +110,28 @@ pub fn attention(
     }
 }
 
-fn cuda_attention(
+fn gpu_attention(
     s: Sizes,
     [q, k, v]: [&Tensor; 3],
     scale: f32,
     (mask, steps): (Mask<'_>, [usize; 3]),
 ) -> Result<Tensor> {
     const OP: &str = "attention";
-    let queries = q.cuda_on(OP)?;
+    let queries = q.gpu_on(OP)?;
     let format = queries.format();
-    let (keys, values) = (k.cuda_in(OP, format)?, v.cuda_in(OP, format)?);
+    let (keys, values) = (k.gpu_in(OP, format)?, v.gpu_in(OP, format)?);
     let added = match mask {
         Mask::None | Mask::Causal => None,
-        Mask::Add(mask) => Some(mask.cuda_in(OP, format)?),
+        Mask::Add(mask) => Some(mask.gpu_in(OP, format)?),
     };
     let mask = match (mask, &added) {
-        (_, Some(data)) => CudaMask::Add { data, steps },
-        (Mask::Causal, None) => CudaMask::Causal,
-        (Mask::None | Mask::Add(_), None) => CudaMask::None,
+        (_, Some(data)) => GpuMask::Add { data, steps },
+        (Mask::Causal, None) => GpuMask::Causal,
+        (Mask::None | Mask::Add(_), None) => GpuMask::None,
     };
-    let out = on_cuda::attention(s, [queries, &keys, &values], scale, mask)?;
-    Ok(Tensor::on_cuda(q.shape(), out))
+    let gpu = queries.device();
+    let out = gpu.attention(s, [queries, &keys, &values], scale, mask)?;
+    Ok(Tensor::from_gpu(q.shape(), out))
 }
 
 /// The softmax of `q k^T / sqrt(d)` itself, (b * heads, nq, nk).
@@ -139,11 +140,12 @@ pub fn attention_probabilities(q: &Tensor, k: &Tensor, heads: usize) -> Result<T
     let shape = vec![s.batch * s.heads, s.queries, s.keys];
     let scale = 1.0 / (s.d as f32).sqrt();
     let (queries, all_keys) = match q.device() {
-        Device::Cuda(_) => {
-            let queries = q.cuda_on("attention")?;
-            let keys = k.cuda_in("attention", queries.format())?;
-            let out = on_cuda::probabilities(s, queries, &keys, scale)?;
-            return Ok(Tensor::on_cuda(shape, out));
+        Device::Gpu(_) => {
+            let queries = q.gpu_on("attention")?;
+            let keys = k.gpu_in("attention", queries.format())?;
+            let gpu = queries.device();
+            let out = gpu.probabilities(s, [queries, &keys], scale)?;
+            return Ok(Tensor::from_gpu(shape, out));
         }
         Device::Cpu | Device::Sim(_) => (q.values(), k.values()),
     };

@@ -1,16 +1,19 @@
 //! The values of a layer in the memory of one device, in the forms that its kernels read.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::merge::{Growth, MergedAs};
 use super::prepare;
 use crate::buffer::Buffer;
+use crate::cancel;
 use crate::cpu::packed::Weight;
-use crate::cuda::ops;
-use crate::cuda::{Arrived, Block, CopyEnd, CudaValue, Folded, LARGE, MatrixShape, Transfer};
 use crate::device::{Allocation, Device};
 use crate::error::{Result, TensorError};
+use crate::gpu::{
+    ArrivedWeight, CopyEnd, FoldedWeight, GpuMemory, GpuValue, GpuWeight, LARGE, MatrixShape,
+    MemoryUse, MergedWeight, Transfer,
+};
 use crate::lock::lock;
 use crate::narrow::Narrow;
 use crate::stored::Stored;
@@ -36,6 +39,15 @@ impl MatrixSize {
             taps,
             short: false,
             exact: false,
+        }
+    }
+
+    /// The sizes, as GPUs know them.
+    pub(super) fn shape(self) -> MatrixShape {
+        MatrixShape {
+            out: self.out,
+            channels: self.channels,
+            taps: self.taps,
         }
     }
 
@@ -65,9 +77,9 @@ pub(super) enum Content {
     /// Rows that are looked up, or numbers that are taken as they are.
     Plain(Stored),
     /// Any of them on a GPU.
-    Cuda(CudaValue, ValueKind),
+    Gpu(GpuValue, ValueKind),
     /// A matrix on a GPU, on its way into the form that kernels read.
-    Folded(Folded, ValueKind),
+    Folded(Box<dyn FoldedWeight>, ValueKind),
 }
 
 /// What a value on a GPU is in main memory.
@@ -82,11 +94,7 @@ impl ValueKind {
     /// The sizes of a matrix, as GPUs know them.
     fn matrix(self) -> Option<MatrixShape> {
         match self {
-            Self::Matrix(size) => Some(MatrixShape {
-                out: size.out,
-                channels: size.channels,
-                taps: size.taps,
-            }),
+            Self::Matrix(size) => Some(size.shape()),
             Self::Channels | Self::Plain => None,
         }
     }
@@ -103,8 +111,8 @@ pub(super) struct Matrix {
     size: MatrixSize,
     bytes: u64,
     form: Arc<Mutex<Form>>,
-    /// Whether it is to be brought into main memory for the next time it streams.
-    prepared: AtomicBool,
+    /// How often it has streamed straight from its file.
+    from_file: AtomicU32,
 }
 
 #[derive(Debug, Clone)]
@@ -122,14 +130,14 @@ impl Matrix {
             size,
             bytes: stored.byte_len() as u64,
             form: Arc::new(Mutex::new(Form::Read(stored.clone()))),
-            prepared: AtomicBool::new(false),
+            from_file: AtomicU32::new(0),
         }
     }
 
     /// For kernels of the processor. Made at the first use; what was read goes then.
     fn packed(&self) -> Result<Arc<Weight>> {
         // Held while packing: whoever comes meanwhile needs the same weight.
-        let mut form = lock(&self.form);
+        let mut form = cancel::lock(&self.form)?;
         let stored = match &*form {
             Form::Packed(weight) => return Ok(Arc::clone(weight)),
             Form::Read(stored) => stored.clone(),
@@ -141,7 +149,7 @@ impl Matrix {
     }
 
     fn stored(&self) -> Result<Stored> {
-        let form = lock(&self.form).clone();
+        let form = cancel::lock(&self.form)?.clone();
         match form {
             Form::Read(stored) => Ok(stored),
             Form::Packed(weight) => weight.unpack(),
@@ -149,15 +157,15 @@ impl Matrix {
         }
     }
 
-    /// As it streams to a GPU: straight from its file at first, so that nobody waits; meanwhile it is brought into main memory, in a
-    /// shorter form.
+    /// As it streams to a GPU: straight from its file at first. From the second time on it is brought into main memory meanwhile, in a
+    /// shorter form; the first step would wait for that work.
     fn transfer(&self) -> Result<Transfer> {
-        let mut form = lock(&self.form);
+        let mut form = cancel::lock(&self.form)?;
         if let Form::Read(stored) = &*form
             && stored.byte_len() >= LARGE
-            && stored.is_plain_in_file()
+            && stored.is_direct()
         {
-            if !self.prepared.swap(true, Ordering::Relaxed) {
+            if self.from_file.fetch_add(1, Ordering::Relaxed) == 1 {
                 prepare::prepare(&self.form, self.size.taps);
             }
             return Ok(Transfer::File(stored.clone()));
@@ -183,7 +191,7 @@ impl Matrix {
 
     /// The same numbers in other memory, in the order in which kernels read them if that was made, or if `packed`.
     fn copied(&self, packed: bool) -> Result<Self> {
-        let form = lock(&self.form).clone();
+        let form = cancel::lock(&self.form)?.clone();
         let form = match form {
             Form::Packed(weight) => Form::Packed(Arc::new(weight.copied()?)),
             Form::Read(stored) if packed => Form::Packed(Arc::new(self.size.pack(&stored)?)),
@@ -197,7 +205,7 @@ impl Matrix {
             size: self.size,
             bytes: self.bytes,
             form: Arc::new(Mutex::new(form)),
-            prepared: AtomicBool::new(false),
+            from_file: AtomicU32::new(0),
         })
     }
 }
@@ -246,16 +254,46 @@ impl Content {
             Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => {
                 stored.byte_len() as u64
             }
-            Self::Cuda(value, _) => value.bytes(),
+            Self::Gpu(value, _) => value.bytes(),
             Self::Folded(folded, _) => folded.bytes(),
         }
+    }
+
+    /// Bytes that are still in their file, and take no memory.
+    fn unread_bytes(&self) -> u64 {
+        let unread = |stored: &Stored| match stored.in_file() {
+            Some(_) => stored.byte_len() as u64,
+            None => 0,
+        };
+        match self {
+            // A locked form is being read.
+            Self::Matrix(matrix) => match matrix.form.try_lock().as_deref() {
+                Ok(Form::Read(stored)) => unread(stored),
+                _ => 0,
+            },
+            Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => unread(stored),
+            Self::Gpu(..) | Self::Folded(..) => 0,
+        }
+    }
+
+    /// The same value as its file has it. None where it is elsewhere, or was changed since it was read.
+    fn in_file(&self) -> Option<Self> {
+        Some(match self {
+            Self::Matrix(matrix) => match &*lock(&matrix.form) {
+                Form::Read(stored) => Self::matrix(&stored.in_file_again()?, matrix.size),
+                Form::Packed(_) | Form::Narrow(_) => return None,
+            },
+            Self::Channels(Channels { stored, .. }) => Self::channels(&stored.in_file_again()?),
+            Self::Plain(stored) => Self::plain(&stored.in_file_again()?),
+            Self::Gpu(..) | Self::Folded(..) => return None,
+        })
     }
 
     fn stored(&self) -> Result<Stored> {
         match self {
             Self::Matrix(matrix) => matrix.stored(),
             Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => Ok(stored.clone()),
-            Self::Cuda(value, _) => value.stored(),
+            Self::Gpu(value, _) => value.stored(),
             Self::Folded(..) => Err(not_yet()),
         }
     }
@@ -265,7 +303,7 @@ impl Content {
             Self::Matrix(matrix) => ValueKind::Matrix(matrix.size),
             Self::Channels(_) => ValueKind::Channels,
             Self::Plain(_) => ValueKind::Plain,
-            Self::Cuda(_, kind) | Self::Folded(_, kind) => *kind,
+            Self::Gpu(_, kind) | Self::Folded(_, kind) => *kind,
         }
     }
 
@@ -276,17 +314,18 @@ impl Content {
             Self::Channels(Channels { stored, .. }) | Self::Plain(stored) => {
                 Some(Transfer::Whole(stored.clone()))
             }
-            Self::Cuda(..) => None,
+            Self::Gpu(..) => None,
             Self::Folded(..) => return Err(not_yet()),
         })
     }
 
     /// A copy in the memory of a GPU, at a place that moves behind it.
-    fn uploaded(&self, block: (&Block, bool), place: &mut u64) -> Result<Self> {
+    fn uploaded(&self, to: (&GpuMemory, MemoryUse), place: &mut u64) -> Result<Self> {
         let kind = self.kind();
         let matrix = kind.matrix();
-        let value = CudaValue::upload(&self.stored()?, matrix, block, place)?;
-        Ok(Self::Cuda(value, kind))
+        let gpu = to.0.device();
+        let value = gpu.upload_weight(&self.stored()?, matrix, to, place)?;
+        Ok(Self::Gpu(value, kind))
     }
 
     fn copied(&self, packed: bool) -> Result<Self> {
@@ -294,7 +333,7 @@ impl Content {
             Self::Matrix(matrix) => Self::Matrix(matrix.copied(packed)?),
             Self::Channels(channels) => Self::channels(&channels.stored.copied()?),
             Self::Plain(stored) => Self::Plain(stored.copied()?),
-            Self::Cuda(value, kind) => {
+            Self::Gpu(value, kind) => {
                 let stored = value.stored()?;
                 match kind {
                     ValueKind::Matrix(size) => Self::Matrix(Matrix::new(*size, &stored)),
@@ -327,12 +366,22 @@ impl Contents {
     /// Values that are in main memory.
     pub(super) fn in_main_memory(values: Vec<Content>) -> Result<Self> {
         let memory = Device::Cpu.allocate(bytes_of(&values))?;
-        Ok(Self {
+        Ok(Self::in_memory(values, memory))
+    }
+
+    /// The same in main memory that was asked for.
+    pub(super) fn in_memory(values: Vec<Content>, memory: Allocation) -> Self {
+        Self {
             values,
             copied: None,
             memory,
             _source: None,
-        })
+        }
+    }
+
+    /// The same values as their file has them. None where they are elsewhere, or were changed since they were read.
+    pub(super) fn in_file(&self) -> Option<Vec<Content>> {
+        self.values.iter().map(Content::in_file).collect()
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -344,7 +393,12 @@ impl Contents {
         self.memory.bytes()
     }
 
-    /// The same of the value at a place.
+    /// Those of them that are still in their file, and take no memory.
+    pub(super) fn unread_bytes(&self) -> u64 {
+        self.values.iter().map(Content::unread_bytes).sum()
+    }
+
+    /// By the size in a file, of the value at a place.
     pub(super) fn bytes_at(&self, at: usize) -> u64 {
         self.values.get(at).map_or(0, Content::bytes)
     }
@@ -356,7 +410,7 @@ impl Contents {
             Device::Cpu => false,
             // Simulated devices compute with kernels of the processor.
             Device::Sim(_) => true,
-            Device::Cuda(_) => return self.uploaded_into(memory, false),
+            Device::Gpu(_) => return self.uploaded_into(memory, MemoryUse::Work),
         };
         self.device().check_usable()?;
         let values = self.values.iter().map(|value| value.copied(packed));
@@ -369,15 +423,18 @@ impl Contents {
     }
 
     /// A copy in memory of a GPU, ahead of its use or at once.
-    fn uploaded_into(&self, memory: Allocation, ahead: bool) -> Result<Self> {
+    fn uploaded_into(&self, memory: Allocation, by: MemoryUse) -> Result<Self> {
         let Some(block) = memory.block() else {
             return Err(TensorError::invalid("weight", "there is no memory for it"));
         };
         let mut place = 0;
         let values = self.values.iter();
-        let values = values.map(|value| value.uploaded((block, ahead), &mut place));
+        let values = values.map(|value| value.uploaded((block, by), &mut place));
         let values = values.collect::<Result<_>>()?;
-        let copied = ahead.then(|| CopyEnd::new(block.device())).transpose()?;
+        let copied = match by {
+            MemoryUse::Work => None,
+            MemoryUse::Copies => Some(CopyEnd::new(Arc::clone(block.device()))?),
+        };
         Ok(Self {
             values,
             copied,
@@ -408,19 +465,20 @@ impl Contents {
             let kind = value.kind();
             let arrived = match (transfer, value) {
                 (Some(transfer), _) => {
-                    CudaValue::stream(transfer, kind.matrix(), block, &mut place)?
+                    let gpu = block.device();
+                    gpu.stream_weight(transfer, kind.matrix(), block, &mut place)?
                 }
-                (None, Content::Cuda(value, _)) => {
-                    Arrived::Value(value.stream_from(block, &mut place)?)
+                (None, Content::Gpu(value, _)) => {
+                    ArrivedWeight::Value(value.stream_to(block, &mut place)?)
                 }
                 (None, _) => return Err(not_yet()),
             };
             values.push(match arrived {
-                Arrived::Value(value) => Content::Cuda(value, kind),
-                Arrived::Folded(folded) => Content::Folded(folded, kind),
+                ArrivedWeight::Value(value) => Content::Gpu(value, kind),
+                ArrivedWeight::Folded(folded) => Content::Folded(folded, kind),
             });
         }
-        let copied = Some(CopyEnd::new(block.device())?);
+        let copied = Some(CopyEnd::new(Arc::clone(block.device()))?);
         Ok(Some(Self {
             values,
             copied,
@@ -441,18 +499,23 @@ impl Contents {
         let Some(block) = memory.block() else {
             return Err(TensorError::invalid("weight", "there is no memory for it"));
         };
-        let Some(sum) = ops::merge::grown(from.cuda(0)?, growths)? else {
+        let kind = ValueKind::Matrix(size);
+        let mut place = 0;
+        let kept = MergedWeight {
+            dtype: how.dtype,
+            matrix: size.shape(),
+            seed: how.seed,
+        };
+        let gpu = block.device();
+        let value = gpu.offer_merged_weight(from.gpu(0)?, growths, kept, block, &mut place)?;
+        let Some(value) = value else {
             return Ok(None);
         };
-        let kind = ValueKind::Matrix(size);
-        let shape = vec![size.out, size.channels];
-        let mut place = 0;
-        let value = CudaValue::place(how.dtype, shape, kind.matrix(), block, &mut place);
-        ops::merge::write(&sum, value.address(), how.dtype, how.seed)?;
-        let mut values = vec![Content::Cuda(value, kind)];
+        let mut values = vec![Content::Gpu(value, kind)];
         if let Some(bias) = how.bias {
-            let value = CudaValue::upload(bias, None, (block, false), &mut place)?;
-            values.push(Content::Cuda(value, ValueKind::Channels));
+            let to = (block, MemoryUse::Work);
+            let value = gpu.upload_weight(bias, None, to, &mut place)?;
+            values.push(Content::Gpu(value, ValueKind::Channels));
         }
         Ok(Some(Self {
             values,
@@ -480,9 +543,9 @@ impl Contents {
         let mut place = 0;
         let values = self.values.iter().map(|value| match value {
             Content::Folded(folded, kind) => {
-                Ok(Content::Cuda(folded.unfolded(block, &mut place)?, *kind))
+                Ok(Content::Gpu(folded.unfolded(block, &mut place)?, *kind))
             }
-            Content::Cuda(value, kind) => Ok(Content::Cuda(value.again(), *kind)),
+            Content::Gpu(value, kind) => Ok(Content::Gpu(value.again(), *kind)),
             Content::Matrix(_) | Content::Channels(_) | Content::Plain(_) => Err(not_yet()),
         });
         let values = values.collect::<Result<_>>()?;
@@ -500,9 +563,9 @@ impl Contents {
     }
 
     /// The value at a place of the layer, for kernels of a GPU.
-    pub(super) fn cuda(&self, at: usize) -> Result<&CudaValue> {
+    pub(super) fn gpu(&self, at: usize) -> Result<&dyn GpuWeight> {
         match self.values.get(at) {
-            Some(Content::Cuda(value, _)) => Ok(value),
+            Some(Content::Gpu(value, _)) => Ok(&**value),
             _ => Err(TensorError::invalid(
                 "weight",
                 "the layer has no such value on a GPU",
@@ -512,7 +575,7 @@ impl Contents {
 
     /// Some bytes of the value at a place, as in the file.
     pub(super) fn part(&self, at: usize, from: usize, out: &mut [u8]) -> Result<()> {
-        if let Some(Content::Cuda(value, _)) = self.values.get(at) {
+        if let Some(Content::Gpu(value, _)) = self.values.get(at) {
             return value.part(from, out);
         }
         out.copy_from_slice(&self.stored(at)?.bytes()[from..from + out.len()]);
@@ -525,8 +588,8 @@ impl Contents {
         match (self.device(), memory.device()) {
             (Device::Cpu, Device::Sim(_)) => self.prepare()?,
             // Beside the work: the memory was taken for that.
-            (Device::Cpu, Device::Cuda(_)) => return self.uploaded_into(memory, true),
-            (Device::Cpu, Device::Cpu) | (Device::Sim(_) | Device::Cuda(_), _) => {}
+            (Device::Cpu, Device::Gpu(_)) => return self.uploaded_into(memory, MemoryUse::Copies),
+            (Device::Cpu, Device::Cpu) | (Device::Sim(_) | Device::Gpu(_), _) => {}
         }
         self.copied_into(memory)
     }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use super::contents::MatrixSize;
 use super::layer_weights::{LayerValues, LayerWeights, MakeWeight};
 use super::linear::{
-    After, Linear, check_after, check_devices, finish, with_cuda_finish, with_sides,
+    After, Linear, check_after, check_devices, finish, with_gpu_finish, with_sides,
 };
 use super::side::Side;
 use super::slot::{SlotGroup, WeightSlot};
 use crate::cpu::picture::Picture;
 use crate::cpu::product;
-use crate::cuda::ops::{self, product::Window};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
+use crate::gpu::{Fusion, More, Treatment, Window};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -186,14 +186,14 @@ impl Conv2d {
 
     /// Whether [`Self::forward_and`] may take a layer and such an input together with this convolution.
     pub fn joins(&self, layer: &Linear, x: &Tensor) -> bool {
-        let Some(elements) = x.cuda() else {
+        let Some(elements) = x.gpu() else {
             return false;
         };
         let (format, device) = (elements.format(), x.device());
         let odd = self.kernel.0 == self.kernel.1 && self.kernel.0 % 2 == 1;
         odd && (self.stride, self.padding) == (1, Padding::Same(self.kernel.0 / 2))
             && layer.out_features() == self.out_channels()
-            && elements.device().hopper()
+            && elements.device().fuses(Fusion::ConvAndLinear, format)
             && self.sides.is_empty()
             && self.weights.is_there(format, &device)
             && layer.there(format, &device).is_some()
@@ -225,7 +225,7 @@ impl Conv2d {
         if c != self.in_channels() || channels != layer.in_features() {
             return Err(TensorError::mismatch(OP, h.shape(), x.shape()));
         }
-        let Some(elements) = h.cuda().filter(|_| self.joins(layer, h) && !h.is_empty()) else {
+        let Some(elements) = h.gpu().filter(|_| self.joins(layer, h) && !h.is_empty()) else {
             return Ok(None);
         };
         let (format, device) = (elements.format(), h.device());
@@ -246,22 +246,23 @@ impl Conv2d {
             above,
             left: above,
         };
-        let x = x.cuda_in(OP, format)?;
-        let behind = behind.map(|t| t.cuda_in(OP, format)).transpose()?;
-        LayerWeights::with_list_on_cuda(&[&self.weights, beside], &device, |layers| {
+        let x = x.gpu_in(OP, format)?;
+        let behind = behind.map(|t| t.gpu_in(OP, format)).transpose()?;
+        LayerWeights::with_list_on_gpu(&[&self.weights, beside], &device, |layers| {
             let &[(weight, bias), (more, more_bias)] = layers else {
                 return Ok(None);
             };
-            let more = ops::product::More {
+            let more = More {
                 weight: more,
                 bias: more_bias,
                 x: &x,
                 behind: behind.as_deref(),
             };
-            let y = with_cuda_finish(OP, h, &shape, b, bias, after, |h, finish| {
-                ops::product::conv_and_more(weight, h, window, finish, more)
+            let y = with_gpu_finish(OP, h, &shape, b, bias, after, |h, finish| {
+                h.device()
+                    .offer_conv_and_more(weight, h, window, finish, more)
             })?;
-            Ok(y.map(|y| Tensor::on_cuda(shape, y)))
+            Ok(Some(Tensor::from_gpu(shape, y)))
         })
     }
 
@@ -324,7 +325,7 @@ impl Conv2d {
         };
         let device = x.device();
         match &device {
-            Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
+            Device::Gpu(_) => self.weights.with_gpu(&device, |layer| {
                 let window = Window {
                     frames: b,
                     size: (h, w),
@@ -338,15 +339,16 @@ impl Conv2d {
                     above: before,
                     left: before,
                 };
-                let y = with_cuda_finish(OP, x, &shape, b, layer.bias, after, |x, finish| {
-                    let treatment = ops::product::Treatment {
+                let y = with_gpu_finish(OP, x, &shape, b, layer.bias, after, |x, finish| {
+                    let treatment = Treatment {
                         scale: None,
                         exact: self.weights.size().exact,
                         stays: self.weights.is_there(x.format(), &device),
                     };
-                    ops::product::conv(layer.weight, x, window, treatment, finish)
+                    let gpu = x.device();
+                    gpu.conv(&[layer.weight], x, window, treatment, finish)
                 })?;
-                Ok(Tensor::on_cuda(shape, y))
+                Ok(Tensor::from_gpu(shape, y))
             }),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;

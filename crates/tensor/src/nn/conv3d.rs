@@ -7,17 +7,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::contents::{Content, Contents, MatrixSize};
-use super::linear::{After, with_cuda_finish};
+use super::linear::{After, with_gpu_finish};
 use super::slot::{SlotGroup, WeightSlot};
 use crate::cpu::finish::Finish;
 use crate::cpu::packed::Weight;
 use crate::cpu::picture::Picture;
 use crate::cpu::product;
-use crate::cuda::CudaValue;
-use crate::cuda::ops::{self, product::Window};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
+use crate::gpu::{GpuWeight, Treatment, Window};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -154,7 +153,7 @@ impl Conv3d {
             }
         }
         let known = seen.min(self.reach());
-        if t == 1 && x.cuda().is_none() {
+        if t == 1 && x.gpu().is_none() {
             return self.single(x, before, known, add);
         }
         let joined = if known > 0 {
@@ -166,14 +165,14 @@ impl Conv3d {
         };
         let frames = joined.as_ref().unwrap_or(x);
         let here = self.slot.at(&x.device())?;
-        if frames.cuda().is_some() {
+        if frames.gpu().is_some() {
             if t == 0 {
                 return Tensor::zeros_on(&x.device(), shape);
             }
             // Taps that would see nothing but frames before the first for every output are left out.
             let missing = self.reach() - known;
             let first = missing.saturating_sub(t - 1);
-            return self.on_cuda(
+            return self.on_gpu(
                 &here,
                 frames,
                 first,
@@ -298,8 +297,8 @@ impl Conv3d {
             return Tensor::zeros_on(&x.device(), shape);
         }
         let here = self.slot.at(&x.device())?;
-        if x.cuda().is_some() {
-            return self.on_cuda(&here, x, 0, (stride, 0), (self.everywhere(), None), shape);
+        if x.gpu().is_some() {
+            return self.on_gpu(&here, x, 0, (stride, 0), (self.everywhere(), None), shape);
         }
         let mut sum: Option<Tensor> = None;
         for tap in 0..self.kernel[0] {
@@ -348,8 +347,8 @@ impl Conv3d {
             stride: cells,
             zeros: (0, 0),
         };
-        if x.cuda().is_some() {
-            return self.on_cuda(&here, x, 0, (frames, 0), (places, add), shape);
+        if x.gpu().is_some() {
+            return self.on_gpu(&here, x, 0, (frames, 0), (places, add), shape);
         }
         let mut sum = add.cloned();
         for tap in 0..time {
@@ -390,7 +389,7 @@ impl Conv3d {
     }
 
     /// All outputs on a GPU, of the taps from `first` on: every `stride`-th, with so many frames of zeros before.
-    fn on_cuda(
+    fn on_gpu(
         &self,
         here: &Contents,
         frames: &Tensor,
@@ -414,18 +413,19 @@ impl Conv3d {
             above: places.zeros.0,
             left: places.zeros.1,
         };
-        let taps: Vec<&CudaValue> = (first..time)
-            .map(|tap| here.cuda(tap))
+        let taps: Vec<&dyn GpuWeight> = (first..time)
+            .map(|tap| here.gpu(tap))
             .collect::<Result<_>>()?;
-        let bias = self.biased.then(|| here.cuda(time)?.floats()).transpose()?;
+        let bias = self.biased.then(|| here.gpu(time)?.floats()).transpose()?;
         let after = After {
             add,
             ..After::default()
         };
-        let y = with_cuda_finish(OP, frames, &shape, 1, bias, after, |x, finish| {
-            ops::product::conv3d(&taps, x, window, finish)
+        let y = with_gpu_finish(OP, frames, &shape, 1, bias, after, |x, finish| {
+            x.device()
+                .conv(&taps, x, window, Treatment::default(), finish)
         })?;
-        Ok(Tensor::on_cuda(shape, y))
+        Ok(Tensor::from_gpu(shape, y))
     }
 
     /// Some outputs, of the taps from `first` on. `known` frames stand before that of output 0.
@@ -476,7 +476,7 @@ impl Conv3d {
         let [_, kh, kw] = self.kernel;
         let frame = h * w * self.in_channels();
         match frames.device() {
-            Device::Cuda(_) => crate::cuda::has_its_own_way(),
+            Device::Gpu(_) => crate::gpu::has_its_own_way(),
             Device::Cpu | Device::Sim(_) => {
                 let weight: &Weight = &*here.packed(tap)?;
                 let last = tap + 1 == self.kernel[0];

@@ -6,10 +6,8 @@ use super::misc::{activate, rope_half, rope_interleaved};
 use super::modulate::{swiglu, swiglu_halves};
 use super::{Act, Linear, RmsNorm};
 use crate::cpu::attention::Sizes;
-use crate::cuda::Format;
-use crate::cuda::ops::attention::{Values, attention_in_rows, reads_rows};
-use crate::cuda::ops::heads::{self as on_gpu, HeadAngles, HeadRows, HeadSizes};
 use crate::error::{Result, TensorError};
+use crate::gpu::{Behind, Format, HeadAngles, HeadSizes, HeadTokens, Values};
 use crate::tensor::Tensor;
 
 /// Where queries, keys and values are.
@@ -157,17 +155,20 @@ impl<'a> ReadyHeads<'a> {
             }
             HeadValues::InRows(all) => all,
         };
-        let (elements, [.., row]) = (all.cuda_on(OP)?, all.dims3()?);
+        let (elements, [.., row]) = (all.gpu_on(OP)?, all.dims3()?);
         let [.., width] = self.q.dims3()?;
         let sizes = sizes_in_rows(&all, self.heads, width)?;
         let values = Values {
-            address: elements.address() + (2 * width * elements.format().size()) as u64,
+            rows: elements,
+            first: 2 * width,
             row,
         };
         let scale = 1.0 / (sizes.d as f32).sqrt();
-        let (q, k) = (self.q.cuda_on(OP)?, self.k.cuda_on(OP)?);
-        let seen = attention_in_rows(sizes, [q, k], values, scale)?;
-        Ok(Tensor::on_cuda(self.q.shape(), seen))
+        let (q, k) = (self.q.gpu_on(OP)?, self.k.gpu_on(OP)?);
+        let seen = q
+            .device()
+            .offer_attention_in_rows(sizes, [q, k], values, scale)?;
+        Ok(Tensor::from_gpu(self.q.shape(), seen))
     }
 }
 
@@ -184,7 +185,7 @@ fn sizes_in_rows(all: &Tensor, heads: usize, width: usize) -> Result<Sizes> {
 
 /// Whether attention can read values in rows that have more than them.
 fn values_may_stay(all: &Tensor, heads: usize, width: usize) -> Result<bool> {
-    let Some(elements) = all.cuda() else {
+    let Some(elements) = all.gpu() else {
         return Ok(false);
     };
     let [.., row] = all.dims3()?;
@@ -192,7 +193,8 @@ fn values_may_stay(all: &Tensor, heads: usize, width: usize) -> Result<bool> {
         return Ok(false);
     }
     let sizes = sizes_in_rows(all, heads, width)?;
-    Ok(reads_rows(elements.device(), elements.format(), sizes, row))
+    let gpu = elements.device();
+    Ok(gpu.reads_values_in_rows(sizes, elements.format(), row))
 }
 
 /// Each head divided by its root mean square.
@@ -222,7 +224,7 @@ fn joined_on_gpu(
     let Some(first) = parts.first().map(|part| part.from.first()) else {
         return Ok(None);
     };
-    let Some(elements) = first.cuda() else {
+    let Some(elements) = first.gpu() else {
         return Ok(None);
     };
     let (gpu, format) = (elements.device(), elements.format());
@@ -252,7 +254,7 @@ fn joined_on_gpu(
         let norms = part.norms.is_none_or(|(query, key)| {
             query.eps() == key.eps() && (query.width(), key.width()) == (Some(d), Some(d))
         });
-        if b != items || row < least || !norms || !on_gpu::fits(format, d, apart, row) {
+        if b != items || row < least || !norms || !gpu.joins_heads(format, d, apart, row) {
             return Ok(None);
         }
         tokens += n;
@@ -272,8 +274,8 @@ fn joined_on_gpu(
         return Ok(None);
     }
     let tables = rope.map(|rope| -> Result<_> {
-        let cos = rope.cos.cuda_in(OP, Format::F32)?;
-        Ok((cos, rope.sin.cuda_in(OP, Format::F32)?))
+        let cos = rope.cos.gpu_in(OP, Format::F32)?;
+        Ok((cos, rope.sin.gpu_in(OP, Format::F32)?))
     });
     let tables = tables.transpose()?;
     let angles = tables.as_ref().map(|(cos, sin)| HeadAngles {
@@ -298,39 +300,38 @@ fn joined_on_gpu(
             continue;
         }
         let views = match part.from {
-            HeadSource::Joined(all) => vec![all.cuda_in(OP, format)?],
+            HeadSource::Joined(all) => vec![all.gpu_in(OP, format)?],
             HeadSource::Apart(each) => {
-                let views = each.iter().map(|one| one.cuda_in(OP, format));
+                let views = each.iter().map(|one| one.gpu_in(OP, format));
                 views.collect::<Result<_>>()?
             }
         };
         let from = match &*views {
-            [q, k, v] => [q.address(), k.address(), v.address()],
+            [q, k, v] => [q, k, v].map(|one| (&**one, 0)),
             // One behind the other.
-            all => [0, 1, 2].map(|n| all[0].address() + (n * width * format.size()) as u64),
+            all => [0, 1, 2].map(|n| (&*all[0], n * width)),
         };
         let norms = part.norms.map(|(query, key)| -> Result<_> {
             Ok((query.slot().at(&device)?, key.slot().at(&device)?))
         });
         let norms = norms.transpose()?;
         let weights = match &norms {
-            Some((query, key)) => (query.cuda(0)?.floats()?, key.cuda(0)?.floats()?),
-            None => (0, 0),
+            Some((query, key)) => Some([query.gpu(0)?.floats()?, key.gpu(0)?.floats()?]),
+            None => None,
         };
-        let rows = HeadRows {
+        let rows = HeadTokens {
             from,
             row_width,
             tokens: own,
             first: at,
-            query: weights.0,
-            key: weights.1,
+            norms: weights,
             eps: part.norms.map_or(0.0, |(query, _)| query.eps()),
         };
-        on_gpu::join_heads(([&q, &k], v.as_ref()), sizes, rows, angles)?;
+        gpu.offer_join_heads(([&q, &k], v.as_ref()), sizes, rows, angles)?;
         at += own;
     }
     let shape = [items, tokens, width];
-    let tensor = |elements| Tensor::on_cuda(shape, elements);
+    let tensor = |elements| Tensor::from_gpu(shape, elements);
     Ok(Some((tensor(q), tensor(k), v.map(tensor))))
 }
 
@@ -366,7 +367,7 @@ impl Beside {
                 format!("{first} of {row} columns"),
             ));
         };
-        if let Some(elements) = wide.cuda() {
+        if let Some(elements) = wide.gpu() {
             let together = 16 / elements.format().size();
             let sizes = [kind.width(columns), row, first];
             let whole = sizes.iter().all(|size| size.is_multiple_of(together));
@@ -419,7 +420,7 @@ impl Beside {
         };
         seen.check_device(OP, &self.columns)?;
         let ([b, n, left], [wb, wn, row]) = (seen.dims3()?, self.columns.dims3()?);
-        let elements = seen.cuda_on(OP)?;
+        let elements = seen.gpu_on(OP)?;
         let together = 16 / elements.format().size();
         if (b, n) != (wb, wn) || !left.is_multiple_of(together) {
             return Err(TensorError::mismatch(
@@ -428,23 +429,23 @@ impl Beside {
                 self.columns.shape(),
             ));
         }
-        let number = match kind {
-            MlpJoin::GeluTanh => 0,
-            MlpJoin::GateFirst => 1,
-            MlpJoin::GateLast => 2,
-            MlpJoin::Done => 3,
-        };
         let right = kind.width(row - first);
-        let wide = self.columns.cuda_in(OP, elements.format())?;
-        let (seen, wide) = ((elements, left), (&*wide, row, first));
-        let found = on_gpu::join_activated(seen, wide, right, number)?;
-        Ok(Tensor::on_cuda([b, n, left + right], found))
+        let wide = self.columns.gpu_in(OP, elements.format())?;
+        let behind = Behind {
+            wide: &wide,
+            row,
+            first,
+            columns: row - first,
+        };
+        let gpu = elements.device();
+        let found = gpu.offer_join_activated((elements, left), behind, kind)?;
+        Ok(Tensor::from_gpu([b, n, left + right], found))
     }
 }
 
 impl MlpJoin {
     /// Columns of the result.
-    fn width(self, columns: usize) -> usize {
+    pub(crate) fn width(self, columns: usize) -> usize {
         match self {
             Self::GeluTanh | Self::Done => columns,
             Self::GateFirst | Self::GateLast => columns / 2,

@@ -6,10 +6,10 @@ use super::contents::{Content, Contents, MatrixSize};
 use super::slot::{SlotGroup, WeightSlot};
 use crate::buffer::Buffer;
 use crate::cpu::packed::Weight;
-use crate::cuda::{CudaValue, Format, MatrixShape};
 use crate::device::{Device, count_copy};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
+use crate::gpu::{Format, GpuSlice, GpuWeight, MemoryUse, WeightWithBias};
 use crate::stored::Stored;
 
 /// Makes the weight of a layer. It must give the same one every time.
@@ -36,11 +36,11 @@ pub(super) struct PackedLayer<'a> {
 }
 
 /// The same for kernels of a GPU.
-pub(super) struct CudaLayer<'a> {
-    pub(super) weight: &'a CudaValue,
-    /// Addresses of floats of 32 bits.
-    pub(super) bias: Option<u64>,
-    pub(super) input_scale: Option<u64>,
+pub(super) struct GpuLayer<'a> {
+    pub(super) weight: &'a dyn GpuWeight,
+    /// Floats of 32 bits.
+    pub(super) bias: Option<GpuSlice<'a>>,
+    pub(super) input_scale: Option<GpuSlice<'a>>,
 }
 
 impl PackedLayer<'_> {
@@ -107,8 +107,8 @@ impl Here {
         self.own.as_ref().unwrap_or(&self.values)
     }
 
-    fn cuda_bias(&self) -> Result<Option<u64>> {
-        let bias = self.bias.map(|at| self.of_bias().cuda(at)?.floats());
+    fn gpu_bias(&self) -> Result<Option<GpuSlice<'_>>> {
+        let bias = self.bias.map(|at| self.of_bias().gpu(at)?.floats());
         bias.transpose()
     }
 }
@@ -376,17 +376,17 @@ impl LayerWeights {
         self.is_plain(format) && self.slot().home() == *device
     }
 
-    /// Calls with the weights of several layers on a GPU, all of which are plain, and the addresses of their biases.
-    pub(super) fn with_list_on_cuda<R>(
+    /// Calls with the weights of several layers on a GPU, all of which are plain, and their biases.
+    pub(super) fn with_list_on_gpu<R>(
         layers: &[&Self],
         device: &Device,
-        body: impl FnOnce(&[(&CudaValue, Option<u64>)]) -> Result<R>,
+        body: impl FnOnce(&[WeightWithBias<'_>]) -> Result<R>,
     ) -> Result<R> {
         let here = layers.iter().map(|layer| layer.here(device));
         let here: Vec<Here> = here.collect::<Result<_>>()?;
         let found = here
             .iter()
-            .map(|here| Ok((here.values.cuda(MATRIX)?, here.cuda_bias()?)));
+            .map(|here| Ok((here.values.gpu(MATRIX)?, here.gpu_bias()?)));
         let found: Vec<_> = found.collect::<Result<_>>()?;
         body(&found)
     }
@@ -428,19 +428,19 @@ impl LayerWeights {
     }
 
     /// The same with the weight on a GPU.
-    pub(super) fn with_cuda<R>(
+    pub(super) fn with_gpu<R>(
         &self,
         device: &Device,
-        body: impl FnOnce(CudaLayer<'_>) -> Result<R>,
+        body: impl FnOnce(GpuLayer<'_>) -> Result<R>,
     ) -> Result<R> {
         let here = self.here(device)?;
-        let bias = here.cuda_bias()?;
+        let bias = here.gpu_bias()?;
         let here = &here.values;
         let scale = self.input_scale;
-        let input_scale = scale.map(|at| here.cuda(at)?.floats()).transpose()?;
+        let input_scale = scale.map(|at| here.gpu(at)?.floats()).transpose()?;
         match &self.source {
-            WeightSource::Slot => body(CudaLayer {
-                weight: here.cuda(MATRIX)?,
+            WeightSource::Slot => body(GpuLayer {
+                weight: here.gpu(MATRIX)?,
                 bias,
                 input_scale,
             }),
@@ -450,17 +450,16 @@ impl LayerWeights {
                 let Some(block) = memory.block() else {
                     return Err(TensorError::invalid("weight", "there is no memory for it"));
                 };
-                let shape = MatrixShape {
-                    out: self.size.out,
-                    channels: self.size.channels,
-                    taps: self.size.taps,
-                };
-                let weight = CudaValue::upload(&make()?, Some(shape), (block, false), &mut 0)?;
+                let shape = self.size.shape();
+                let (to, weight) = ((block, MemoryUse::Work), make()?);
+                let weight = block
+                    .device()
+                    .upload_weight(&weight, Some(shape), to, &mut 0)?;
                 if !from_slot {
                     count_copy(&Device::Cpu, device, bytes);
                 }
-                body(CudaLayer {
-                    weight: &weight,
+                body(GpuLayer {
+                    weight: &*weight,
                     bias,
                     input_scale,
                 })

@@ -10,10 +10,10 @@ use super::slot::{SlotGroup, WeightSlot};
 use super::{Act, misc};
 use crate::cpu::finish::Finish;
 use crate::cpu::product;
-use crate::cuda::{CudaBuffer, Format, ops};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
+use crate::gpu::{self, Behind, Format, Fusion, GpuBuffer, GpuSlice, Treatment};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -43,6 +43,9 @@ pub struct Linear {
 }
 
 const OP: &str = "linear";
+
+/// Most rows that many layers take at once.
+const MOST_ROWS: usize = 8;
 
 impl Linear {
     /// `weight` is (out, in) or (out, in, 1, 1). The layer has a slot of its own, on the device.
@@ -186,7 +189,7 @@ impl Linear {
     /// `to + gate * y` of the result, with gates as [`add_gated`](super::add_gated) takes them: in one pass where that is possible.
     pub fn forward_gated(&self, x: &Tensor, to: Tensor, gate: &Tensor) -> Result<Tensor> {
         let device = x.device();
-        if !matches!(device, Device::Cuda(_)) || !self.sides.is_empty() {
+        if !matches!(device, Device::Gpu(_)) || !self.sides.is_empty() {
             return add_gated(to, gate, &self.forward(x)?);
         }
         let shape = self.result_shape(x, self.out_features())?;
@@ -197,30 +200,27 @@ impl Linear {
         x.check_device(OP, gate)?;
         let rows = x.len() / self.in_features();
         let each = rows_per_gate(OP, &to, gate)?;
-        self.weights.with_cuda(&device, |layer| {
-            let x = on_cuda(OP, x)?;
-            let (residual, gate) = (to.cuda_in(OP, x.format())?, gate.cuda_in(OP, x.format())?);
-            let finish = ops::product::Finish {
+        self.weights.with_gpu(&device, |layer| {
+            let x = x.gpu_on(OP)?;
+            let (residual, gate) = (to.gpu_in(OP, x.format())?, gate.gpu_in(OP, x.format())?);
+            let finish = gpu::Finish {
                 bias: layer.bias,
                 gate: Some(&gate),
                 residual: Some(&residual),
                 rows_per_item: each,
-                ..ops::product::Finish::default()
+                ..gpu::Finish::default()
             };
-            let y = ops::product::linear(
-                layer.weight,
-                x,
-                rows,
-                self.treatment(layer.input_scale),
-                finish,
-            )?;
-            Ok(Tensor::on_cuda(&*shape, y))
+            let treatment = self.treatment(layer.input_scale);
+            let y = x
+                .device()
+                .linear(layer.weight, x, rows, treatment, finish)?;
+            Ok(Tensor::from_gpu(&*shape, y))
         })
     }
 
     /// What each of several layers makes of the same input: in one pass where that is possible.
     pub fn forward_each<const N: usize>(layers: [&Self; N], x: &Tensor) -> Result<[Tensor; N]> {
-        if let Some(found) = Self::each_on_cuda(layers, x)? {
+        if let Some(found) = Self::each_on_gpu(layers, x)? {
             return Ok(found);
         }
         let found: Vec<Tensor> = layers
@@ -231,9 +231,9 @@ impl Linear {
         found.try_into().map_err(|_| lost())
     }
 
-    fn each_on_cuda<const N: usize>(layers: [&Self; N], x: &Tensor) -> Result<Option<[Tensor; N]>> {
+    fn each_on_gpu<const N: usize>(layers: [&Self; N], x: &Tensor) -> Result<Option<[Tensor; N]>> {
         let device = x.device();
-        let (Some(elements), [first, ..]) = (x.cuda(), &layers[..]) else {
+        let (Some(elements), [first, ..]) = (x.gpu(), &layers[..]) else {
             return Ok(None);
         };
         let size = (first.in_features(), first.out_features());
@@ -241,51 +241,51 @@ impl Linear {
             let same = (layer.in_features(), layer.out_features()) == size;
             same && layer.sides.is_empty() && layer.weights.is_plain(elements.format())
         };
-        if !elements.device().hopper() || !layers.iter().all(plain) {
+        let gpu = elements.device();
+        let fuses = gpu.fuses(Fusion::LinearEach, elements.format());
+        if !fuses || !layers.iter().all(plain) {
             return Ok(None);
         }
         let shape = first.result_shape(x, size.1)?;
         let rows = x.len() / size.0;
         let weights = layers.map(|layer| &layer.weights);
-        let found = LayerWeights::with_list_on_cuda(&weights, &device, |layers| {
-            let Ok(layers) = layers.try_into() else {
-                return Ok(None);
-            };
-            ops::product::each(layers, elements, rows)
+        let found = LayerWeights::with_list_on_gpu(&weights, &device, |layers| {
+            gpu.offer_linear_each(layers, elements, rows)
         })?;
-        Ok(found.map(|all| all.map(|y| Tensor::on_cuda(&*shape, y))))
+        let found: Option<[GpuBuffer; N]> = found.try_into().ok();
+        Ok(found.map(|all| all.map(|y| Tensor::from_gpu(&*shape, y))))
     }
 
     /// Whether [`Self::forward_few`] is for these layers on a device.
     pub fn few_on_gpu<'a>(layers: impl IntoIterator<Item = &'a Self>, device: &Device) -> bool {
-        let Device::Cuda(handle) = device else {
+        let Device::Gpu(handle) = device else {
             return false;
         };
         let mut layers = layers.into_iter();
         let there = |layer: &Self| {
             layer.in_features().is_multiple_of(8) && layer.there(handle.format, device).is_some()
         };
-        handle.format != Format::F32 && layers.all(there)
+        handle.device.fuses(Fusion::FewRows, handle.format) && layers.all(there)
     }
 
     /// What many layers make of the same few rows, in one pass; none where it would take as long as one after the other, or where their
     /// weights are not all on the device.
     pub fn forward_few(layers: &[&Self], x: &Tensor) -> Result<Option<Vec<Tensor>>> {
-        let (device, Some(elements)) = (x.device(), x.cuda()) else {
+        let (device, Some(elements)) = (x.device(), x.gpu()) else {
             return Ok(None);
         };
         let Some(&channels) = x.shape().last() else {
             return Ok(None);
         };
         let rows = x.len().checked_div(channels).unwrap_or(0);
-        let few = (1..=ops::product::MOST_ROWS).contains(&rows)
+        let few = (1..=MOST_ROWS).contains(&rows)
             && layers.iter().all(|layer| layer.in_features() == channels);
         if !few || !Self::few_on_gpu(layers.iter().copied(), &device) {
             return Ok(None);
         }
         let weights: Vec<&LayerWeights> = layers.iter().map(|layer| &layer.weights).collect();
-        let found = LayerWeights::with_list_on_cuda(&weights, &device, |layers| {
-            ops::product::few_rows(layers, elements, rows)
+        let found = LayerWeights::with_list_on_gpu(&weights, &device, |layers| {
+            elements.device().offer_few_rows(layers, elements, rows)
         })?;
         let shapes = layers
             .iter()
@@ -293,7 +293,7 @@ impl Linear {
         let found = found
             .into_iter()
             .zip(shapes)
-            .map(|(y, shape)| Ok(Tensor::on_cuda(shape?, y)));
+            .map(|(y, shape)| Ok(Tensor::from_gpu(shape?, y)));
         found.collect::<Result<_>>().map(Some)
     }
 
@@ -311,29 +311,33 @@ impl Linear {
             return Err(TensorError::mismatch(OP, x.shape(), behind.shape()));
         }
         x.check_device(OP, behind)?;
-        if x.cuda().is_none() || x.is_empty() || behind.is_empty() || !self.sides.is_empty() {
+        let Some(elements) = x.gpu().filter(|_| !x.is_empty() && !behind.is_empty()) else {
+            return Ok(None);
+        };
+        let gpu = elements.device();
+        let fuses = gpu.fuses(Fusion::LinearOfTwo, elements.format());
+        if !fuses || !self.sides.is_empty() {
             return Ok(None);
         }
         let rows = x.len() / left;
         let mut shape = outer.to_vec();
         shape.push(self.out_features());
-        self.weights.with_cuda(&x.device(), |layer| {
-            let x = on_cuda(OP, x)?;
-            let wide = behind.cuda_in(OP, x.format())?;
-            let behind = ops::product::Behind {
+        self.weights.with_gpu(&x.device(), |layer| {
+            let wide = behind.gpu_in(OP, elements.format())?;
+            let behind = Behind {
                 wide: &wide,
                 row: columns,
                 first: 0,
                 columns,
             };
-            let finish = ops::product::Finish {
+            let finish = gpu::Finish {
                 bias: layer.bias,
-                ..ops::product::Finish::default()
+                ..gpu::Finish::default()
             };
             let treatment = self.treatment(layer.input_scale);
-            let y =
-                ops::product::linear_of_two(layer.weight, (x, behind), rows, treatment, finish)?;
-            Ok(y.map(|y| Tensor::on_cuda(&*shape, y)))
+            let input = (elements, behind);
+            let y = gpu.offer_linear_of_two(layer.weight, input, rows, treatment, finish)?;
+            Ok(Some(Tensor::from_gpu(&*shape, y)))
         })
     }
 
@@ -358,28 +362,28 @@ impl Linear {
             .iter()
             .try_for_each(|other| x.check_device(OP, other))?;
         let each = rows_per_gate(OP, to, gate)?;
-        self.weights.with_cuda(&x.device(), |layer| {
-            let x = on_cuda(OP, x)?;
+        self.weights.with_gpu(&x.device(), |layer| {
+            let x = x.gpu_on(OP)?;
             let format = x.format();
-            let (residual, gate) = (to.cuda_in(OP, format)?, gate.cuda_in(OP, format)?);
-            let wide = wide.cuda_in(OP, format)?;
-            let behind = ops::product::Behind {
+            let (residual, gate) = (to.gpu_in(OP, format)?, gate.gpu_in(OP, format)?);
+            let wide = wide.gpu_in(OP, format)?;
+            let behind = Behind {
                 wide: &wide,
                 row,
                 first,
                 columns,
             };
-            let finish = ops::product::Finish {
+            let finish = gpu::Finish {
                 bias: layer.bias,
                 gate: Some(&gate),
                 residual: Some(&residual),
                 rows_per_item: each,
-                ..ops::product::Finish::default()
+                ..gpu::Finish::default()
             };
             let treatment = self.treatment(layer.input_scale);
-            let y =
-                ops::product::linear_of_two(layer.weight, (x, behind), b * n, treatment, finish)?;
-            Ok(y.map(|y| Tensor::on_cuda(shape, y)))
+            let (gpu, input) = (x.device(), (x, behind));
+            let y = gpu.offer_linear_of_two(layer.weight, input, b * n, treatment, finish)?;
+            Ok(Some(Tensor::from_gpu(shape, y)))
         })
     }
 
@@ -391,17 +395,12 @@ impl Linear {
         check_after(OP, &shape, items, after)?;
         let device = x.device();
         match &device {
-            Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
-                let y = with_cuda_finish(OP, x, &shape, items, layer.bias, after, |x, finish| {
-                    ops::product::linear(
-                        layer.weight,
-                        x,
-                        rows,
-                        self.treatment(layer.input_scale),
-                        finish,
-                    )
+            Device::Gpu(_) => self.weights.with_gpu(&device, |layer| {
+                let y = with_gpu_finish(OP, x, &shape, items, layer.bias, after, |x, finish| {
+                    let treatment = self.treatment(layer.input_scale);
+                    x.device().linear(layer.weight, x, rows, treatment, finish)
                 })?;
-                Ok(Tensor::on_cuda(&*shape, y))
+                Ok(Tensor::from_gpu(&*shape, y))
             }),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
@@ -430,11 +429,12 @@ impl Linear {
         let rows = x.len() / self.in_features();
         let device = x.device();
         match &device {
-            Device::Cuda(_) => self.weights.with_cuda(&device, |layer| {
-                let x = on_cuda(OP, x)?;
+            Device::Gpu(_) => self.weights.with_gpu(&device, |layer| {
+                let (x, weight) = (x.gpu_on(OP)?, (layer.weight, out));
                 let treatment = self.treatment(layer.input_scale);
-                let y = ops::product::geglu(layer.weight, x, rows, treatment, layer.bias)?;
-                Ok(Tensor::on_cuda(&*shape, y))
+                let gpu = x.device();
+                let y = gpu.offer_linear_geglu(weight, x, rows, treatment, layer.bias)?;
+                Ok(Tensor::from_gpu(&*shape, y))
             }),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {
                 let room = x.room_for(&shape)?;
@@ -447,9 +447,9 @@ impl Linear {
     }
 
     /// What a GPU does with inputs first.
-    fn treatment(&self, scale: Option<u64>) -> ops::product::Treatment {
+    fn treatment<'a>(&self, scale: Option<GpuSlice<'a>>) -> Treatment<'a> {
         let exact = self.weights.size().exact;
-        ops::product::Treatment {
+        Treatment {
             scale,
             exact,
             stays: false,
@@ -568,30 +568,21 @@ pub(super) fn finish<'a>(
     }
 }
 
-/// The elements of a tensor on a GPU.
-pub(super) fn on_cuda<'a>(op: &'static str, x: &'a Tensor) -> Result<&'a CudaBuffer> {
-    x.cuda().ok_or_else(|| TensorError::DeviceMismatch {
-        op,
-        left: String::from("cuda"),
-        right: x.device().name(),
-    })
-}
-
 /// Calls with an input on a GPU and what follows a layer, all in the format of the input.
-pub(super) fn with_cuda_finish<R>(
+pub(super) fn with_gpu_finish<R>(
     op: &'static str,
     x: &Tensor,
     shape: &[usize],
     items: usize,
-    bias: Option<u64>,
+    bias: Option<GpuSlice<'_>>,
     after: After<'_>,
-    body: impl FnOnce(&CudaBuffer, ops::product::Finish<'_>) -> Result<R>,
+    body: impl FnOnce(&GpuBuffer, gpu::Finish<'_>) -> Result<R>,
 ) -> Result<R> {
-    let x = on_cuda(op, x)?;
+    let x = x.gpu_on(op)?;
     let format = x.format();
-    let add = after.add.map(|t| t.cuda_in(op, format)).transpose()?;
-    let per_item = after.per_item.map(|t| t.cuda_in(op, format)).transpose()?;
-    let finish = ops::product::Finish {
+    let add = after.add.map(|t| t.gpu_in(op, format)).transpose()?;
+    let per_item = after.per_item.map(|t| t.gpu_in(op, format)).transpose()?;
+    let finish = gpu::Finish {
         bias,
         per_item: per_item.as_deref(),
         gate: None,

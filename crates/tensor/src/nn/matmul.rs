@@ -3,7 +3,6 @@
 use rayon::prelude::*;
 
 use crate::cancel::Cancel;
-use crate::cuda::ops;
 use crate::device::Device;
 use crate::elements::allocate;
 use crate::error::{Result, TensorError};
@@ -19,16 +18,18 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
         return Err(TensorError::mismatch(OP, a.shape(), b.shape()));
     }
     let shape = vec![items, rows, width];
-    if let Some(left) = a.cuda() {
-        let right = b.cuda_in(OP, left.format())?;
-        let out = ops::product::matmul(left, &right, [items, rows, inner, width])?;
-        return Ok(Tensor::on_cuda(shape, out));
+    if let Some(left) = a.gpu() {
+        let right = b.gpu_in(OP, left.format())?;
+        let out = left
+            .device()
+            .matmul(left, &right, [items, rows, inner, width])?;
+        return Ok(Tensor::from_gpu(shape, out));
     }
     let room = a.room_for(&shape)?;
     let mut out = allocate(&shape, 0.0)?;
     if !out.is_empty() && inner > 0 {
         match a.device() {
-            Device::Cuda(_) => crate::cuda::has_its_own_way(),
+            Device::Gpu(_) => crate::gpu::has_its_own_way(),
             Device::Cpu | Device::Sim(_) => {
                 let (left, right) = (a.values(), b.values());
                 let cancel = &Cancel::current();

@@ -5,7 +5,6 @@ use super::contents::Contents;
 use super::layer_weights::LayerWeights;
 use super::linear::Linear;
 use super::slot::{SlotGroup, WeightSlot};
-use crate::cuda::ops::merge;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
@@ -42,7 +41,10 @@ impl Linear {
         how: MergedAs<'_>,
         device: &Device,
     ) -> Result<Option<Self>> {
-        if !device.is_gpu() || !merge::can_write(how.dtype) {
+        let Device::Gpu(handle) = device else {
+            return Ok(None);
+        };
+        if !handle.device.merges_into(how.dtype) {
             return Ok(None);
         }
         let Some((slot, size)) = self.plain_weights() else {

@@ -5,13 +5,10 @@ use rayon::prelude::*;
 use crate::buffer::or_raise;
 use crate::cpu::isa::isa;
 use crate::cpu::math::{self, Function};
-use crate::cuda::Format;
-use crate::cuda::ops::elementwise::{self, Activation};
-use crate::cuda::ops::misc::{self, RopePairs};
-use crate::cuda::ops::{arrange, picture};
 use crate::device::Device;
 use crate::elements::{allocate, element_count};
 use crate::error::{Result, TensorError};
+use crate::gpu::{Activation, Format, RopePairs};
 use crate::tensor::Tensor;
 
 /// What follows a layer, element by element.
@@ -38,7 +35,7 @@ const CHUNK: usize = 1 << 14;
 fn map<F: Function>(mut x: Tensor, activation: Activation) -> Tensor {
     let isa = isa();
     match x.device() {
-        Device::Cuda(_) => return or_raise(map_on_gpu(x, activation)),
+        Device::Gpu(_) => return or_raise(map_on_gpu(x, activation)),
         Device::Cpu | Device::Sim(_) => or_raise(x.values_mut())
             .par_chunks_mut(CHUNK)
             .for_each(|chunk| math::map::<F>(isa, chunk)),
@@ -47,13 +44,7 @@ fn map<F: Function>(mut x: Tensor, activation: Activation) -> Tensor {
 }
 
 fn map_on_gpu(x: Tensor, activation: Activation) -> Result<Tensor> {
-    let elements = x.on_gpu()?;
-    if x.is_unique() {
-        elementwise::activate_in_place(elements, activation)?;
-        return Ok(x);
-    }
-    let found = elementwise::activate(elements, activation)?;
-    Ok(Tensor::on_cuda(x.shape(), found))
+    x.gpu_replaced("activate", |x, out| x.device().activate(x, out, activation))
 }
 
 /// An activation of every element; writes in place where nobody else holds the tensor.
@@ -119,9 +110,10 @@ pub fn geglu(x: &Tensor) -> Result<Tensor> {
     let mut shape = x.shape().to_vec();
     shape[x.rank() - 1] = half;
     let (room, values) = match x.device() {
-        Device::Cuda(_) => {
-            let found = misc::geglu(x.on_gpu()?, half)?;
-            return Ok(Tensor::on_cuda(shape, found));
+        Device::Gpu(_) => {
+            let elements = x.on_gpu()?;
+            let found = elements.device().offer_geglu(elements, half)?;
+            return Ok(Tensor::from_gpu(shape, found));
         }
         Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };
@@ -145,11 +137,9 @@ pub fn softmax_last(x: &Tensor) -> Result<Tensor> {
     if width > 0 {
         let isa = isa();
         match x.device() {
-            Device::Cuda(_) if x.is_empty() => {}
-            Device::Cuda(_) => {
-                return x.cuda_replaced("softmax", |x, out| {
-                    crate::cuda::ops::norm::softmax(x, out, width)
-                });
+            Device::Gpu(_) if x.is_empty() => {}
+            Device::Gpu(_) => {
+                return x.gpu_replaced("softmax", |x, out| x.device().softmax(x, out, width));
             }
             Device::Cpu | Device::Sim(_) => x
                 .values_mut()?
@@ -178,10 +168,10 @@ pub fn concat_channels(parts: &[&Tensor]) -> Result<Tensor> {
     let mut shape = outer.to_vec();
     shape.push(width);
     let room = match first.device() {
-        Device::Cuda(_) => {
+        Device::Gpu(_) => {
             let rows = element_count(&shape[..shape.len() - 1])?;
             let joined = Tensor::cat_on_gpu("concat", rows, parts)?;
-            return Ok(Tensor::on_cuda(shape, joined));
+            return Ok(Tensor::from_gpu(shape, joined));
         }
         Device::Cpu | Device::Sim(_) => first.room_for(&shape)?,
     };
@@ -213,15 +203,17 @@ pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tenso
     let [b, h, w, c] = x.dims4()?;
     let shape = vec![b, height, width, c];
     let (room, values) = match x.device() {
-        Device::Cuda(_) => {
+        Device::Gpu(_) => {
             if element_count(&shape)? == 0 {
                 return Tensor::zeros_on(&x.device(), shape);
             }
             if h == 0 || w == 0 {
                 return Err(TensorError::mismatch("upsample", x.shape(), &shape));
             }
-            let found = arrange::upsample_nearest(x.on_gpu()?, [b, h, w, c], [height, width])?;
-            return Ok(Tensor::on_cuda(shape, found));
+            let (elements, sizes) = (x.on_gpu()?, [b, h, w, c]);
+            let gpu = elements.device();
+            let found = gpu.offer_upsample_nearest(elements, sizes, [height, width])?;
+            return Ok(Tensor::from_gpu(shape, found));
         }
         Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };
@@ -253,9 +245,11 @@ pub fn avg_pool2d(x: &Tensor, size: usize) -> Result<Tensor> {
     let (oh, ow) = (h / size, w / size);
     let shape = vec![b, oh, ow, c];
     let (room, values) = match x.device() {
-        Device::Cuda(_) => {
-            let found = picture::avg_pool2d(x.on_gpu()?, [b, h, w, c], size)?;
-            return Ok(Tensor::on_cuda(shape, found));
+        Device::Gpu(_) => {
+            let elements = x.on_gpu()?;
+            let gpu = elements.device();
+            let found = gpu.avg_pool2d(elements, [b, h, w, c], size)?;
+            return Ok(Tensor::from_gpu(shape, found));
         }
         Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };
@@ -321,15 +315,17 @@ fn rope(
         return Err(TensorError::mismatch("rope", x.shape(), cos.shape()));
     }
     let room = match x.device() {
-        Device::Cuda(_) => {
+        Device::Gpu(_) => {
             if x.is_empty() {
                 return Ok(x.clone());
             }
             // Angles need all their bits, whatever the format of what they turn.
-            let cos = cos.cuda_in("rope", Format::F32)?;
-            let sin = sin.cuda_in("rope", Format::F32)?;
-            let found = misc::rope(x.on_gpu()?, [heads, half], &cos, &sin, pairs)?;
-            return Ok(Tensor::on_cuda(x.shape(), found));
+            let cos = cos.gpu_in("rope", Format::F32)?;
+            let sin = sin.gpu_in("rope", Format::F32)?;
+            let elements = x.on_gpu()?;
+            let gpu = elements.device();
+            let found = gpu.rope(elements, [heads, half], [&cos, &sin], pairs)?;
+            return Ok(Tensor::from_gpu(x.shape(), found));
         }
         Device::Cpu | Device::Sim(_) => x.room_for(x.shape())?,
     };

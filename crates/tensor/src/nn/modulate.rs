@@ -5,7 +5,6 @@ use rayon::prelude::*;
 use super::misc::last;
 use crate::cpu::isa::isa;
 use crate::cpu::math;
-use crate::cuda::ops::modulate as on_cuda;
 use crate::device::Device;
 use crate::elements::allocate;
 use crate::error::{Result, TensorError};
@@ -41,10 +40,10 @@ pub fn add_gated(x: Tensor, gate: &Tensor, y: &Tensor) -> Result<Tensor> {
     }
     let mut x = x;
     match x.device() {
-        Device::Cuda(_) => {
-            return x.cuda_replaced(OP, |x, out| {
-                let (gate, y) = (gate.cuda_in(OP, x.format())?, y.cuda_in(OP, x.format())?);
-                on_cuda::add_gated(x, &gate, &y, out, (width, each))
+        Device::Gpu(_) => {
+            return x.gpu_replaced(OP, |x, out| {
+                let (gate, y) = (gate.gpu_in(OP, x.format())?, y.gpu_in(OP, x.format())?);
+                x.device().offer_add_gated(x, &gate, &y, out, (width, each))
             });
         }
         Device::Cpu | Device::Sim(_) => {
@@ -83,11 +82,12 @@ pub fn modulate(x: Tensor, scale: &Tensor, shift: Option<&Tensor>) -> Result<Ten
     }
     let mut x = x;
     match x.device() {
-        Device::Cuda(_) => {
-            return x.cuda_replaced(OP, |x, out| {
-                let scale = scale.cuda_in(OP, x.format())?;
-                let shift = shift.map(|t| t.cuda_in(OP, x.format())).transpose()?;
-                on_cuda::modulate(x, &scale, shift.as_deref(), out, (width, each))
+        Device::Gpu(_) => {
+            return x.gpu_replaced(OP, |x, out| {
+                let scale = scale.gpu_in(OP, x.format())?;
+                let shift = shift.map(|t| t.gpu_in(OP, x.format())).transpose()?;
+                x.device()
+                    .offer_modulate(x, &scale, shift.as_deref(), out, (width, each))
             });
         }
         Device::Cpu | Device::Sim(_) => {
@@ -123,10 +123,11 @@ pub fn swiglu(gate: &Tensor, value: &Tensor) -> Result<Tensor> {
         return Err(TensorError::mismatch(OP, gate.shape(), value.shape()));
     }
     let (gates, values) = match gate.device() {
-        Device::Cuda(_) => {
-            let gates = gate.cuda_on(OP)?;
-            let out = on_cuda::swiglu(gates, &*value.cuda_in(OP, gates.format())?)?;
-            return Ok(Tensor::on_cuda(gate.shape(), out));
+        Device::Gpu(_) => {
+            let gates = gate.gpu_on(OP)?;
+            let values = value.gpu_in(OP, gates.format())?;
+            let out = gates.device().offer_swiglu(gates, &values)?;
+            return Ok(Tensor::from_gpu(gate.shape(), out));
         }
         Device::Cpu | Device::Sim(_) => (gate.values(), value.values()),
     };
@@ -162,9 +163,10 @@ pub fn swiglu_halves(x: &Tensor) -> Result<Tensor> {
         *last = half;
     }
     let values = match x.device() {
-        Device::Cuda(_) => {
-            let out = on_cuda::swiglu_halves(x.cuda_on(OP)?, width)?;
-            return Ok(Tensor::on_cuda(shape, out));
+        Device::Gpu(_) => {
+            let elements = x.gpu_on(OP)?;
+            let out = elements.device().offer_swiglu_halves(elements, width)?;
+            return Ok(Tensor::from_gpu(shape, out));
         }
         Device::Cpu | Device::Sim(_) => x.values(),
     };

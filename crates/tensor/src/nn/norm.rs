@@ -9,10 +9,9 @@ use crate::buffer::Buffer;
 use crate::cpu::isa::isa;
 use crate::cpu::math;
 use crate::cpu::norm::{self, RowAffine, RowNorm};
-use crate::cuda::CudaBuffer;
-use crate::cuda::ops::norm::{self as on_cuda, GroupNormSpec, RowNormEnd, RowNormKind};
 use crate::device::Device;
 use crate::error::{Result, TensorError};
+use crate::gpu::{self, Fusion, GpuBuffer, GpuSlice, GroupNormSpec, RowNormEnd, RowNormKind};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -113,7 +112,7 @@ impl GroupNorm {
             Act::Leaky => norm::group_norm::<math::Leaky>,
         };
         match x.device() {
-            Device::Cuda(_) => self.run_cuda(x.clone(), act),
+            Device::Gpu(_) => self.run_gpu(x.clone(), act),
             Device::Cpu | Device::Sim(_) => {
                 let here = self.slot.at(&x.device())?;
                 let room = x.room_for(x.shape())?;
@@ -124,13 +123,18 @@ impl GroupNorm {
         }
     }
 
-    fn run_cuda(&self, x: Tensor, act: Act) -> Result<Tensor> {
+    fn run_gpu(&self, x: Tensor, act: Act) -> Result<Tensor> {
         let here = self.slot.at(&x.device())?;
-        let spec = self.spec(&x, (here.cuda(0)?.floats()?, here.cuda(1)?.floats()?), act)?;
-        x.cuda_replaced("group norm", |x, out| on_cuda::group_norm(x, out, spec))
+        let spec = self.spec(&x, (here.gpu(0)?.floats()?, here.gpu(1)?.floats()?), act)?;
+        x.gpu_replaced("group norm", |x, out| x.device().group_norm(x, out, spec))
     }
 
-    fn spec(&self, x: &Tensor, (weight, bias): (u64, u64), act: Act) -> Result<GroupNormSpec> {
+    fn spec<'a>(
+        &self,
+        x: &Tensor,
+        (weight, bias): (GpuSlice<'a>, GpuSlice<'a>),
+        act: Act,
+    ) -> Result<GroupNormSpec<'a>> {
         let [items, height, width, _] = x.dims4()?;
         Ok(GroupNormSpec {
             items,
@@ -155,18 +159,19 @@ impl GroupNorm {
             ));
         }
         x.check_device("group norm", behind)?;
-        if !matches!(x.device(), Device::Cuda(_)) || x.is_empty() || behind.is_empty() {
+        let Some(first) = x.gpu().filter(|_| !x.is_empty() && !behind.is_empty()) else {
+            return Ok(None);
+        };
+        let gpu = first.device();
+        if !gpu.fuses(Fusion::GroupNormOfTwo, first.format()) {
             return Ok(None);
         }
         let here = self.slot.at(&x.device())?;
-        let spec = self.spec(x, (here.cuda(0)?.floats()?, here.cuda(1)?.floats()?), act)?;
-        let first = super::linear::on_cuda("group norm", x)?;
-        let behind = behind.cuda_in("group norm", first.format())?;
+        let spec = self.spec(x, (here.gpu(0)?.floats()?, here.gpu(1)?.floats()?), act)?;
+        let behind = behind.gpu_in("group norm", first.format())?;
         let shape = [items, height, width, self.channels];
-        let count = items * height * width * self.channels;
-        let out = first.device().buffer(count, first.format())?;
-        let made = on_cuda::group_norm_of_two(first, &behind, &out, spec)?;
-        Ok(made.then(|| Tensor::on_cuda(shape, out)))
+        let made = gpu.offer_group_norm_of_two(first, &behind, spec)?;
+        Ok(Some(Tensor::from_gpu(shape, made)))
     }
 
     /// The same for a tensor that nobody needs afterwards: in its memory, where nobody else holds that.
@@ -189,7 +194,7 @@ impl GroupNorm {
             Act::Leaky => norm::group_norm_in_place::<math::Leaky>,
         };
         match x.device() {
-            Device::Cuda(_) => return self.run_cuda(x, act),
+            Device::Gpu(_) => return self.run_gpu(x, act),
             Device::Cpu | Device::Sim(_) => {
                 let here = self.slot.at(&x.device())?;
                 let (weight, bias) = (here.channels(0)?, here.channels(1)?);
@@ -266,11 +271,11 @@ impl LayerNorm {
     }
 
     /// What a GPU is told of the norm of rows that are there, modulated or not.
-    pub(super) fn with_cuda<R>(
+    pub(super) fn with_gpu<R>(
         &self,
         x: &Tensor,
         modulation: Option<(&Tensor, &Tensor)>,
-        run: impl FnOnce(&CudaBuffer, on_cuda::RowNorm<'_>) -> Result<R>,
+        run: impl FnOnce(&GpuBuffer, gpu::RowNorm<'_>) -> Result<R>,
     ) -> Result<R> {
         const OP: &str = "layer norm";
         let width = self.checked_width(x)?;
@@ -278,21 +283,21 @@ impl LayerNorm {
             check_modulation(x, shift, scale)?;
         }
         let here = self.slot.at(&x.device())?;
-        let elements = x.cuda_on(OP)?;
-        let address = |at: usize| here.cuda(at)?.floats();
+        let elements = x.gpu_on(OP)?;
+        let floats = |at: usize| here.gpu(at)?.floats();
         let format = elements.format();
         let modulation = match modulation {
             None => None,
-            Some((shift, scale)) => Some((shift.cuda_in(OP, format)?, scale.cuda_in(OP, format)?)),
+            Some((shift, scale)) => Some((shift.gpu_in(OP, format)?, scale.gpu_in(OP, format)?)),
         };
         let end = RowNormEnd {
-            weight: self.weight.map(|_| address(0)).transpose()?,
-            bias: self.bias.map(|_| address(self.bias_at())).transpose()?,
+            weight: self.weight.map(|_| floats(0)).transpose()?,
+            bias: self.bias.map(|_| floats(self.bias_at())).transpose()?,
             modulation: modulation
                 .as_ref()
                 .map(|(shift, scale)| (&**shift, &**scale)),
         };
-        let norm = on_cuda::RowNorm {
+        let norm = gpu::RowNorm {
             width,
             kind: RowNormKind::Layer,
             end,
@@ -314,9 +319,10 @@ impl LayerNorm {
             return Ok(x.clone());
         }
         match x.device() {
-            Device::Cuda(_) => {
-                let out = self.with_cuda(x, modulation, on_cuda::row_norm)?;
-                Ok(Tensor::on_cuda(x.shape(), out))
+            Device::Gpu(_) => {
+                let norm = |x: &GpuBuffer, norm: gpu::RowNorm<'_>| x.device().row_norm(x, norm);
+                let out = self.with_gpu(x, modulation, norm)?;
+                Ok(Tensor::from_gpu(x.shape(), out))
             }
             Device::Cpu | Device::Sim(_) => {
                 let here = self.slot.at(&x.device())?;
@@ -436,21 +442,21 @@ impl RmsNorm {
         }
         let here = self.slot.at(&x.device())?;
         match x.device() {
-            Device::Cuda(_) => {
-                let weight = self.weight.map(|_| here.cuda(0)?.floats());
+            Device::Gpu(_) => {
+                let weight = self.weight.map(|_| here.gpu(0)?.floats());
                 let end = RowNormEnd {
                     weight: weight.transpose()?,
                     ..RowNormEnd::default()
                 };
-                let elements = x.cuda_on("rms norm")?;
-                let norm = on_cuda::RowNorm {
+                let elements = x.gpu_on("rms norm")?;
+                let norm = gpu::RowNorm {
                     width,
                     kind: RowNormKind::Rms,
                     end,
                     eps: self.eps,
                 };
-                let out = on_cuda::row_norm(elements, norm)?;
-                Ok(Tensor::on_cuda(x.shape(), out))
+                let out = elements.device().row_norm(elements, norm)?;
+                Ok(Tensor::from_gpu(x.shape(), out))
             }
             Device::Cpu | Device::Sim(_) => {
                 let room = x.room_for(x.shape())?;

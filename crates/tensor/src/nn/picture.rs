@@ -5,7 +5,6 @@ use rayon::prelude::*;
 
 use super::misc::last;
 use crate::cancel::Cancel;
-use crate::cuda::ops::picture as on_gpu;
 use crate::device::Device;
 use crate::elements::allocate;
 use crate::error::{Result, TensorError};
@@ -24,18 +23,19 @@ pub fn negative_slopes(x: Tensor, slopes: &Tensor) -> Result<Tensor> {
     }
     let mut x = x;
     match x.device() {
-        Device::Cuda(_) => {
+        Device::Gpu(_) => {
             let elements = x.on_gpu()?;
-            let slopes = slopes.cuda_in(OP, elements.format())?;
+            let slopes = slopes.gpu_in(OP, elements.format())?;
             if x.is_unique() {
-                on_gpu::negative_slopes(elements, elements, &slopes)?;
+                elements
+                    .device()
+                    .offer_negative_slopes(elements, elements, &slopes)?;
                 return Ok(x);
             }
-            let out = elements
-                .device()
-                .buffer(elements.len(), elements.format())?;
-            on_gpu::negative_slopes(&out, elements, &slopes)?;
-            return Ok(Tensor::on_cuda(x.shape(), out));
+            let gpu = elements.device();
+            let out = gpu.buffer(elements.len(), elements.format())?;
+            gpu.offer_negative_slopes(&out, elements, &slopes)?;
+            return Ok(Tensor::from_gpu(x.shape(), out));
         }
         Device::Cpu | Device::Sim(_) => {
             let slopes = slopes.values();
@@ -71,17 +71,18 @@ pub fn depthwise(x: &Tensor, taps: &Tensor, bias: Option<&Tensor>) -> Result<Ten
         }
     }
     let room = match x.device() {
-        Device::Cuda(_) => {
+        Device::Gpu(_) => {
             if x.is_empty() {
                 return Ok(x.clone());
             }
             let elements = x.on_gpu()?;
             let format = elements.format();
-            let taps = taps.cuda_in(OP, format)?;
-            let bias = bias.map(|bias| bias.cuda_in(OP, format)).transpose()?;
+            let taps = taps.gpu_in(OP, format)?;
+            let bias = bias.map(|bias| bias.gpu_in(OP, format)).transpose()?;
             let (sizes, bias) = ([b, h, w, c], bias.as_deref());
-            let found = on_gpu::depthwise(elements, sizes, (&taps, side), bias)?;
-            return Ok(Tensor::on_cuda(x.shape(), found));
+            let gpu = elements.device();
+            let found = gpu.depthwise(elements, sizes, (&taps, side), bias)?;
+            return Ok(Tensor::from_gpu(x.shape(), found));
         }
         Device::Cpu | Device::Sim(_) => x.room_for(x.shape())?,
     };
@@ -166,17 +167,19 @@ pub fn channel_attention(
         return Err(TensorError::mismatch(OP, q.shape(), k.shape()));
     }
     let room = match q.device() {
-        Device::Cuda(_) => {
+        Device::Gpu(_) => {
             if q.is_empty() {
                 return Ok(q.clone());
             }
             let queries = q.on_gpu()?;
             let format = queries.format();
-            let (keys, values) = (k.cuda_in(OP, format)?, v.cuda_in(OP, format)?);
-            let factors = factors.cuda_in(OP, format)?;
+            let (keys, values) = (k.gpu_in(OP, format)?, v.gpu_in(OP, format)?);
+            let factors = factors.gpu_in(OP, format)?;
             let sizes = [b, n, heads, width / heads];
-            let found = on_gpu::channel_attention([queries, &keys, &values], sizes, &factors)?;
-            return Ok(Tensor::on_cuda(q.shape(), found));
+            let gpu = queries.device();
+            let qkv = [queries, &keys, &values];
+            let found = gpu.offer_channel_attention(qkv, sizes, &factors)?;
+            return Ok(Tensor::from_gpu(q.shape(), found));
         }
         Device::Cpu | Device::Sim(_) => q.room_for(q.shape())?,
     };

@@ -24,10 +24,10 @@ struct Queue {
 
 static QUEUE: LazyLock<Mutex<Queue>> = LazyLock::new(Mutex::default);
 
-/// Half of the processors: the others read for the steps that go on meanwhile.
+/// A quarter of the processors: steps go on meanwhile, and read from the same memory.
 static THREADS: LazyLock<Option<ThreadPool>> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = ThreadPoolBuilder::new().num_threads((processors / 2).max(1));
+    let threads = ThreadPoolBuilder::new().num_threads((processors / 4).max(1));
     threads.thread_name(|n| format!("prepare-{n}")).build().ok()
 });
 
@@ -55,7 +55,7 @@ fn work_off() {
             continue;
         };
         let stored = match &*lock(&form) {
-            Form::Read(stored) if stored.is_plain_in_file() => stored.clone(),
+            Form::Read(stored) if stored.is_direct() => stored.clone(),
             _ => continue,
         };
         let make = || prepared(&stored, taps);
@@ -68,7 +68,7 @@ fn work_off() {
             continue;
         };
         let mut form = lock(&form);
-        if matches!(&*form, Form::Read(stored) if stored.is_plain_in_file()) {
+        if matches!(&*form, Form::Read(stored) if stored.is_direct()) {
             *form = made;
         }
     }

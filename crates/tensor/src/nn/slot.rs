@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::contents::{Content, Contents, MatrixSize, bytes_of};
 use crate::buffer::Buffer;
+use crate::cancel;
 use crate::device::{Allocation, Device, Spare, count_copy};
 use crate::error::Result;
 use crate::lock::lock;
@@ -151,6 +152,9 @@ struct Home {
     /// Memory of the device they are on their way to, which is their home already: whoever needs them first, or
     /// [`WeightSlot::finish_move`], makes the copy.
     target: Option<Allocation>,
+    /// For weights on a GPU that came there straight from their file: the way back, without a copy. The file is read again when they
+    /// are needed, from the system's cache mostly.
+    in_file: Option<Vec<Content>>,
 }
 
 impl Home {
@@ -230,6 +234,7 @@ impl WeightSlot {
             home: Mutex::new(Home {
                 contents: Arc::new(contents),
                 target: None,
+                in_file: None,
             }),
             moving: Mutex::new(()),
             next: Mutex::new(Weak::new()),
@@ -240,6 +245,15 @@ impl WeightSlot {
 
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes that are kept in main memory as far as anybody decides, but are still in their file and take none.
+    pub fn unread_bytes(&self) -> u64 {
+        let home = lock(&self.home);
+        match home.target {
+            Some(_) => 0,
+            None => home.contents.unread_bytes(),
+        }
     }
 
     pub fn group(&self) -> &SlotGroup {
@@ -273,9 +287,9 @@ impl WeightSlot {
     ///
     /// Out of main memory only the room is taken: the copy is made by [`Self::finish_move`], or by the first who needs it.
     /// So whoever decides what goes where need not wait for it. What leaves a device is copied at once, because its room is
-    /// wanted.
+    /// wanted; what is still in its file as it is on the device is left there, and no copy is made.
     pub fn move_to(&self, device: &Device) -> Result<()> {
-        let _moving = lock(&self.moving);
+        let _moving = cancel::lock(&self.moving)?;
         let before = self.home();
         if before == *device {
             return Ok(());
@@ -289,6 +303,11 @@ impl WeightSlot {
         } else if contents.device().is_cpu() {
             lock(&self.home).target = Some(memory);
         } else {
+            let in_file = lock(&self.home).in_file.take();
+            if let (Some(values), true) = (in_file, device.is_cpu()) {
+                lock(&self.home).contents = Arc::new(Contents::in_memory(values, memory));
+                return Ok(());
+            }
             let there = Arc::new(contents.copied_into(memory)?);
             lock(&self.home).contents = there;
         }
@@ -299,7 +318,7 @@ impl WeightSlot {
     /// Makes the copy that the last move has left to be made, if any. Without main memory for it the weights stay where they
     /// are.
     pub fn finish_move(&self) -> Result<()> {
-        let _moving = lock(&self.moving);
+        let _moving = cancel::lock(&self.moving)?;
         let (contents, memory) = {
             let mut home = lock(&self.home);
             let Some(memory) = home.target.take() else {
@@ -308,7 +327,13 @@ impl WeightSlot {
             (Arc::clone(&home.contents), memory)
         };
         let there = contents.copied_into(memory)?;
-        lock(&self.home).contents = Arc::new(there);
+        let in_file = if there.device().is_gpu() {
+            contents.in_file()
+        } else {
+            None
+        };
+        let mut home = lock(&self.home);
+        (home.contents, home.in_file) = (Arc::new(there), in_file);
         Ok(())
     }
 
@@ -322,7 +347,7 @@ impl WeightSlot {
                 count_copy(device, &Device::Cpu, stored.bytes().len() as u64);
                 stored.copied()
             }
-            device @ Device::Cuda(_) => {
+            device @ Device::Gpu(_) => {
                 count_copy(device, &Device::Cpu, stored.bytes().len() as u64);
                 Ok(stored)
             }
@@ -415,7 +440,7 @@ impl WeightSlot {
     /// A copy that goes with its use, made beside the work of a GPU. None where there is no room for such.
     fn streamed(&self, home: &Contents, device: &Device) -> Result<Option<Arc<Contents>>> {
         match (home.device(), device) {
-            (Device::Cpu | Device::Cuda(_), Device::Cuda(_)) if !self.lasting => {}
+            (Device::Cpu | Device::Gpu(_), Device::Gpu(_)) if !self.lasting => {}
             _ => return Ok(None),
         }
         let copy = home.streamed(device)?;
@@ -504,7 +529,7 @@ impl WeightSlot {
         let count = match device {
             Device::Cpu | Device::Sim(_) => count,
             // As many as there is room for.
-            Device::Cuda(_) => MOST_STREAMED,
+            Device::Gpu(_) => MOST_STREAMED,
         };
         let wanted = self.following(device, count);
         let group = &self.group;
@@ -515,7 +540,7 @@ impl WeightSlot {
             let is_there = |slot: &Arc<Self>| spare.iter().any(|copy| copy.slot == slot.number);
             wanted.iter().filter(|slot| !is_there(slot)).collect()
         });
-        if let Device::Cuda(_) = device {
+        if let Device::Gpu(_) = device {
             return Self::stream_ahead(missing, device);
         }
         let mut queue = CopyQueue(VecDeque::new());

@@ -23,7 +23,7 @@ pub fn snake(x: &Tensor, frequencies: &Tensor, amounts: &Tensor) -> Result<Tenso
         }
     }
     let room = match x.device() {
-        Device::Cuda(_) => return by_series(x, frequencies, amounts),
+        Device::Gpu(_) => return by_series(x, frequencies, amounts),
         Device::Cpu | Device::Sim(_) => x.room_for(x.shape())?,
     };
     let mut out = allocate(x.shape(), 0.0)?;

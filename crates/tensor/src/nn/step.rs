@@ -1,10 +1,9 @@
 //! What samplers do with every element in one step, so that it need not leave the device.
 
-use crate::cuda::CudaBuffer;
-use crate::cuda::ops::elementwise;
 use crate::device::Device;
 use crate::elements::reserve;
 use crate::error::{Result, TensorError};
+use crate::gpu::{GpuBuffer, GpuOps};
 use crate::tensor::Tensor;
 
 /// Classifier-free guidance: `uncond + scale * (cond - uncond)`.
@@ -13,7 +12,7 @@ pub fn guide(cond: &Tensor, uncond: &Tensor, scale: f32) -> Result<Tensor> {
         "guidance",
         [cond, uncond],
         |c, u| u + scale * (c - u),
-        |cond, uncond| elementwise::guide(cond, uncond, scale),
+        |gpu, cond, uncond| gpu.offer_guide(cond, uncond, scale),
     )
 }
 
@@ -24,7 +23,7 @@ pub fn euler_step(x: &Tensor, denoised: &Tensor, sigma: f32, next: f32) -> Resul
         "euler",
         [x, denoised],
         |x, d| x + (x - d) / sigma * change,
-        |x, denoised| elementwise::euler(x, denoised, sigma, change),
+        |gpu, x, denoised| gpu.offer_euler(x, denoised, sigma, change),
     )
 }
 
@@ -33,17 +32,18 @@ fn zip(
     op: &'static str,
     [a, b]: [&Tensor; 2],
     here: impl Fn(f32, f32) -> f32,
-    on_gpu: impl Fn(&CudaBuffer, &CudaBuffer) -> Result<CudaBuffer>,
+    on_gpu: impl Fn(&dyn GpuOps, &GpuBuffer, &GpuBuffer) -> Result<GpuBuffer>,
 ) -> Result<Tensor> {
     a.check_device(op, b)?;
     if a.shape() != b.shape() {
         return Err(TensorError::mismatch(op, a.shape(), b.shape()));
     }
     match a.device() {
-        Device::Cuda(_) => {
+        Device::Gpu(_) => {
             let first = a.on_gpu()?;
-            let second = b.cuda_in(op, first.format())?;
-            Ok(Tensor::on_cuda(a.shape(), on_gpu(first, &second)?))
+            let second = b.gpu_in(op, first.format())?;
+            let found = on_gpu(&**first.device(), first, &second)?;
+            Ok(Tensor::from_gpu(a.shape(), found))
         }
         Device::Cpu | Device::Sim(_) => {
             let room = a.room_for(a.shape())?;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::contents::Content;
 use super::slot::{SlotGroup, WeightSlot};
-use crate::cuda::{CudaBuffer, Format};
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::elements::{allocate, copy_values};
 use crate::error::{Result, TensorError};
+use crate::gpu::Format;
 use crate::storage::ResultRoom;
 use crate::stored::Stored;
 use crate::tensor::Tensor;
@@ -87,11 +87,11 @@ impl Embedding {
         let (rows, _memory) = self.slot.rows(device, rows, row_bytes)?;
         match device {
             // A prompt has few rows: the processor decodes them, which it can from every format of a file.
-            Device::Cuda(handle) => {
+            Device::Gpu(handle) => {
                 let mut out = allocate(&shape, 0.0)?;
                 self.dtype.to_f32_into(&rows, &mut out);
-                let out = CudaBuffer::from_host(&handle.device, &out, handle.format)?;
-                Ok(Tensor::on_cuda(shape, out))
+                let out = handle.device.upload(&out, handle.format)?;
+                Ok(Tensor::from_gpu(shape, out))
             }
             Device::Cpu | Device::Sim(_) => {
                 let room = ResultRoom::on(device, &shape)?;
@@ -143,12 +143,11 @@ impl Value {
     pub fn at(&self, device: &Device) -> Result<Tensor> {
         let here = self.slot.at(device)?;
         match device {
-            Device::Cuda(handle) => {
-                let values = here.cuda(0)?;
-                let from = (values.floats()?, Format::F32);
-                let found =
-                    CudaBuffer::converted_from(&handle.device, from, values.len(), handle.format)?;
-                Ok(Tensor::on_cuda(&*self.shape, found))
+            Device::Gpu(handle) => {
+                let values = here.gpu(0)?;
+                let found = handle.device.buffer(values.len(), handle.format)?;
+                found.fill_from(values.floats()?, Format::F32)?;
+                Ok(Tensor::from_gpu(&*self.shape, found))
             }
             Device::Cpu | Device::Sim(_) => {
                 let room = ResultRoom::on(device, &self.shape)?;

@@ -2,10 +2,10 @@
 
 use super::ResizeMethod;
 use crate::cancel::Cancel;
-use crate::cuda::ops::picture as on_gpu;
 use crate::device::Device;
 use crate::elements::{allocate, element_count};
 use crate::error::{Result, TensorError};
+use crate::gpu::AxisTaps;
 use crate::tensor::Tensor;
 
 /// Refuses empty pictures and results before any loop divides by their sizes.
@@ -51,10 +51,12 @@ pub fn interpolate(
     };
     let shape = vec![b, c, height, width];
     let (room, values) = match x.device() {
-        Device::Cuda(_) => {
+        Device::Gpu(_) => {
             let (across, down) = (across.on_gpu(), down.on_gpu());
-            let found = on_gpu::resample(x.on_gpu()?, [b * c, h, w], across, down)?;
-            return Ok(Tensor::on_cuda(shape, found));
+            let elements = x.on_gpu()?;
+            let gpu = elements.device();
+            let found = gpu.resample(elements, [b * c, h, w], across, down)?;
+            return Ok(Tensor::from_gpu(shape, found));
         }
         Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };
@@ -136,8 +138,8 @@ impl Taps {
         }
     }
 
-    fn on_gpu(&self) -> on_gpu::AxisTaps<'_> {
-        on_gpu::AxisTaps {
+    fn on_gpu(&self) -> AxisTaps<'_> {
+        AxisTaps {
             per_output: self.per_output,
             index: &self.index,
             weight: &self.weight,
@@ -199,9 +201,11 @@ pub fn adaptive_avg_pool(x: &Tensor, width: usize, height: usize) -> Result<Tens
     let window = |i: usize, old: usize, new: usize| (i * old / new)..((i + 1) * old).div_ceil(new);
     let shape = vec![b, c, height, width];
     let (room, values) = match x.device() {
-        Device::Cuda(_) => {
-            let found = on_gpu::window_means(x.on_gpu()?, [b * c, h, w], [height, width])?;
-            return Ok(Tensor::on_cuda(shape, found));
+        Device::Gpu(_) => {
+            let elements = x.on_gpu()?;
+            let gpu = elements.device();
+            let found = gpu.window_means(elements, [b * c, h, w], [height, width])?;
+            return Ok(Tensor::from_gpu(shape, found));
         }
         Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
     };

@@ -25,6 +25,7 @@ use rayon::prelude::*;
 use crate::dtype::Dtype;
 use crate::error::TensorError;
 use crate::positioned::is_changed;
+use crate::readers::on_reader_thread;
 use crate::safetensors::{SafeTensors, SafeTensorsError};
 use crate::stored::Stored;
 
@@ -136,8 +137,17 @@ pub trait WeightFile: Send + Sync {
 const MAX_BESIDE: u64 = 64 << 20;
 
 fn read_beside(path: &Path, name: &str) -> Result<Option<Vec<u8>>, WeightError> {
-    let own = path.with_extension(name);
-    for path in [own, path.with_file_name(name)] {
+    let places = [path.with_extension(name), path.with_file_name(name)];
+    let read = on_reader_thread(move || read_first(places));
+    read.map_err(|source| WeightError::Open {
+        path: path.to_path_buf(),
+        source,
+    })?
+}
+
+/// The first of these files that is there.
+fn read_first(places: [PathBuf; 2]) -> Result<Option<Vec<u8>>, WeightError> {
+    for path in places {
         let read = || -> io::Result<Vec<u8>> {
             let mut data = Vec::new();
             File::open(&path)?
@@ -197,11 +207,16 @@ impl WeightFile for SafeTensors {
 /// Opens a weight file, or all files of a model that is in several, whichever of them is named. Quantised layers are one tensor
 /// each, whatever they are made of in the file.
 pub fn open_weights(path: impl AsRef<Path>) -> Result<Arc<dyn WeightFile>, WeightError> {
-    let path = path.as_ref();
-    match shards_of(path).as_slice() {
-        [_] => with_formats(open_one(path)?),
-        shards => with_formats(Arc::new(shards::Shards::open(path, shards)?)),
-    }
+    let path = path.as_ref().to_path_buf();
+    let unopened = path.clone();
+    let open = move || match shards_of(&path).as_slice() {
+        [_] => with_formats(open_one(&path)?),
+        shards => with_formats(Arc::new(shards::Shards::open(&path, shards)?)),
+    };
+    on_reader_thread(open).map_err(|source| WeightError::Open {
+        path: unopened,
+        source,
+    })?
 }
 
 /// Opens one file. Its kind is told by its content: names lie, and a renamed file is still a good file.
@@ -299,9 +314,8 @@ mod tests {
         let later = file.later("a").unwrap();
         assert_eq!((later.byte_len(), later.len()), (8400, 2100));
         let shared = later.clone();
-        let mut part = vec![0; 100];
         let piece = &shared.in_file().unwrap().codes()[0];
-        piece.read_into(40, &mut part).unwrap();
+        let part = piece.fill(40, vec![0; 100], 0..100).unwrap();
         assert_eq!(later, file.read("a").unwrap());
         assert_eq!(part, later.bytes()[40..140]);
         assert!(shared.in_file().is_none());
@@ -310,7 +324,7 @@ mod tests {
         std::fs::write(&path, b"something else").unwrap();
         let error = late.in_file().unwrap().read().unwrap_err().to_string();
         assert!(error.contains("changed on disk"), "{error}");
-        let part = late.in_file().unwrap().codes()[0].read_into(0, &mut [0; 64]);
+        let part = late.in_file().unwrap().codes()[0].fill(0, vec![0; 64], 0..64);
         assert!(part.unwrap_err().to_string().contains("changed on disk"));
         // What was read before is there.
         assert_eq!(later.to_f32().unwrap(), a);

@@ -1,4 +1,4 @@
-//! Quantised layers of a file as one tensor each: codes and scales, which files keep apart, come together as rows.
+//! Quantised layers of a file as one tensor each: codes and scales, which files keep apart, come together as rows. GPUs put them together themselves.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,13 +8,14 @@ use rayon::prelude::*;
 
 use super::markers::{self, Marker};
 use super::{WeightError, WeightFile, WeightInfo};
-use crate::buffer::Buffer;
 use crate::dtype::Dtype;
 use crate::error::TensorError;
 use crate::formats::{
     AffineKind, GridKind, Levels, RowFormat, RowKind, ScaleNumber, USUAL_LEVELS, swizzle,
 };
+use crate::row_parts::{Number, Order, RowPart, write_parts};
 use crate::stored::Stored;
+use crate::unread::Unread;
 
 /// What a layer of a known format may have beside its weight. Not among the names of the file.
 const PARTS: [&str; 10] = [
@@ -183,42 +184,31 @@ impl WeightFile for Quantised {
 }
 
 impl QuantisedLayer {
-    /// The rows of the weight with their codes left in the file. What stands behind them is made of small tensors when it is
-    /// wanted.
+    /// The rows of the weight, left in the file: what stands behind their codes is found when it is wanted.
     fn later(&self, file: &Arc<dyn WeightFile>, format: RowFormat) -> Option<Stored> {
         let weight = file.later(&format!("{}.weight", self.name))?;
-        let rows = self.experts * self.rows;
         let mut codes = weight.in_file()?.clone();
         if self.rows != self.stored_rows {
             // Rows that fill up blocks stand behind those of each expert.
-            if self.experts != 1 {
-                return None;
-            }
-            codes = codes.rows(self.stored_rows, 0, self.rows)?;
+            let (all, each) = (self.experts * self.stored_rows, self.stored_rows);
+            let used = (0..self.experts).map(|expert| codes.rows(all, expert * each, self.rows));
+            let used: Vec<Unread> = used.collect::<Option<_>>()?;
+            codes = Unread::joined(&used.iter().collect::<Vec<_>>())?;
         }
         let code_bytes = format.code_bytes();
         let end = format.row_bytes() - code_bytes;
+        let rows = self.experts * self.rows;
         let (layer, file) = (self.clone(), Arc::clone(file));
-        let make = move || layer.ends(&*file, format);
-        let unread = codes.rows_with_ends((rows, code_bytes, end), Arc::new(make))?;
+        let find = move || layer.parts(&*file, format);
+        let unread = codes.rows_with_ends((rows, code_bytes, end), Arc::new(find))?;
         Stored::later(self.dtype, self.shape.as_slice(), unread).ok()
     }
 
-    /// What stands behind the codes of all rows.
-    fn ends(&self, file: &dyn WeightFile, format: RowFormat) -> Result<Vec<u8>, TensorError> {
-        let parts = LayerParts {
-            file,
-            name: &self.name,
-        };
-        let sides = parts
-            .sides(format)
-            .map_err(|error| TensorError::invalid("read", error.to_string()))?;
-        let end = format.row_bytes() - format.code_bytes();
-        let mut ends = Buffer::filled(self.experts * self.rows * end, 0_u8)?;
-        ends.par_chunks_mut(end).enumerate().for_each(|(row, to)| {
-            sides.put(self, format, (row / self.rows, row % self.rows), to);
-        });
-        Ok(ends.into_vec())
+    /// What belongs to the rows, left in the file.
+    fn parts(&self, file: &dyn WeightFile, format: RowFormat) -> Result<Vec<RowPart>, TensorError> {
+        let name = &self.name;
+        let parts = LayerParts { file, name }.row_parts(self, format);
+        parts.map_err(|error| TensorError::invalid("read", error.to_string()))
     }
 }
 
@@ -548,6 +538,22 @@ impl LayerParts<'_> {
         self.file.read(&self.tensor(part))
     }
 
+    /// The same with its bytes left in the file where they can be.
+    fn later(&self, part: &str) -> Result<Stored, WeightError> {
+        let later = self.file.later(&self.tensor(part));
+        later.map_or_else(|| self.read(part), Ok)
+    }
+
+    /// A tensor of numbers that are f32 in rows.
+    fn floats(&self, part: &str) -> Result<(Stored, Number), WeightError> {
+        let stored = self.later(part)?;
+        if let Some(number) = Number::as_float(stored.dtype()) {
+            return Ok((stored, number));
+        }
+        let values = stored.to_f32().map_err(|e| self.unusable(e))?;
+        Ok((Stored::from(&values), Number::Bytes(size_of::<f32>())))
+    }
+
     fn numbers(&self, part: &str) -> Result<Vec<f32>, WeightError> {
         let stored = self.read(part)?;
         Ok(stored.dtype().to_f32(stored.bytes()))
@@ -576,7 +582,7 @@ impl LayerParts<'_> {
     /// The rows of a weight with all that belongs to them.
     fn rows(&self, layer: &QuantisedLayer, format: RowFormat) -> Result<Stored, WeightError> {
         let weight = self.read("weight")?;
-        let sides = self.sides(format)?;
+        let parts = self.row_parts(layer, format)?;
         let row_bytes = format.row_bytes();
         let bytes = layer.experts * layer.rows * row_bytes;
         let claim = crate::room::claim(bytes as u64).map_err(|e| self.unusable(e.into()))?;
@@ -590,138 +596,80 @@ impl LayerParts<'_> {
                 let stored = expert * layer.stored_rows + row;
                 let codes = &weight.bytes()[stored * code_bytes..][..code_bytes];
                 to[..code_bytes].copy_from_slice(codes);
-                sides.put(layer, format, (expert, row), &mut to[code_bytes..]);
             });
+        write_parts(&parts, row_bytes, &mut all).map_err(|e| self.unusable(e))?;
         let dtype = Dtype::Rows(format);
         Stored::new(dtype, layer.shape.clone(), all).map_err(|e| self.unusable(e))
     }
 
-    fn sides(&self, format: RowFormat) -> Result<Sides, WeightError> {
-        let none = || -> Result<Option<Stored>, WeightError> { Ok(None) };
-        let some = |part: &str| self.read(part).map(Some);
-        let (own, groups, more) = match format.kind() {
-            // Plain numbers: see `with_fp8_products`.
-            RowKind::F8E4M3 if self.info(self.scale()).is_none() => {
-                return Ok(Sides {
-                    own: vec![1.0],
-                    groups: None,
-                    more: None,
-                    table: Vec::new(),
-                });
-            }
-            RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8 | RowKind::Int4 { .. } => {
-                (some(self.scale())?, none()?, none()?)
-            }
-            RowKind::Nvfp4 => (some("weight_scale_2")?, some("weight_scale")?, none()?),
-            RowKind::Mxfp8 => (none()?, some("weight_scale")?, none()?),
-            RowKind::Grid(grid) => {
-                let more = if grid.corrected {
-                    some("weight_correction")?
-                } else {
-                    None
-                };
-                (some("weight_s_channel")?, some("weight_s_rel")?, more)
-            }
-            RowKind::Affine(_) => (none()?, some("weight_scale")?, some("weight_zeros")?),
-        };
-        let table = match format.kind() {
-            RowKind::Grid(grid) if grid.levels == Levels::Own => self.numbers("weight_codebook")?,
-            _ => Vec::new(),
-        };
-        Ok(Sides {
-            own: own.map_or_else(Vec::new, |own| own.dtype().to_f32(own.bytes())),
-            groups,
-            more: match (format.kind(), more) {
-                (RowKind::Grid(_), Some(more)) => {
-                    // In whatever format the file has it, it is added in f32.
-                    let values = more.to_f32().map_err(|e| self.unusable(e))?;
-                    Some(Stored::from(&values))
-                }
-                (_, more) => more,
-            },
-            table,
-        })
-    }
-}
-
-/// What belongs to the rows of a weight.
-struct Sides {
-    /// Of each row, each expert or all.
-    own: Vec<f32>,
-    groups: Option<Stored>,
-    more: Option<Stored>,
-    table: Vec<f32>,
-}
-
-impl Sides {
-    /// Writes what comes behind the codes of a row.
-    fn put(
+    /// What belongs to the rows of a weight behind their codes.
+    fn row_parts(
         &self,
         layer: &QuantisedLayer,
         format: RowFormat,
-        (expert, row): (usize, usize),
-        to: &mut [u8],
-    ) {
-        let groups = format.groups();
-        let of_groups = self.groups.as_ref().map_or(&[][..], Stored::bytes);
-        let more = self.more.as_ref().map_or(&[][..], Stored::bytes);
-        let all = expert * layer.rows + row;
-        let behind = match format.kind() {
-            RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8 | RowKind::Int4 { .. } => 0,
+    ) -> Result<Vec<RowPart>, WeightError> {
+        let (groups, each) = (format.groups(), layer.rows);
+        let mut place = format.code_bytes();
+        let mut parts = Vec::new();
+        let mut add = |(values, number): (Stored, Number), order, count| {
+            parts.push(RowPart {
+                values,
+                number,
+                order,
+                place,
+                count,
+                each,
+                first: 0,
+            });
+            place += count * number.bytes_in_row();
+        };
+        // The scales of rows come last.
+        let own = match format.kind() {
+            // Plain numbers: see `with_fp8_products`.
+            RowKind::F8E4M3 if self.info(self.scale()).is_none() => {
+                let one = Stored::new(Dtype::F32, [1], 1_f32.to_le_bytes().to_vec());
+                let one = one.map_err(|e| self.unusable(e))?;
+                add((one, Number::Bytes(size_of::<f32>())), Order::OfAll, 1);
+                None
+            }
+            RowKind::F8E4M3 | RowKind::F8E5M2 | RowKind::Int8 | RowKind::Int4 { .. } => {
+                Some(self.scale())
+            }
             RowKind::Nvfp4 | RowKind::Mxfp8 => {
-                let (high, wide) = swizzle::stored_size(layer.stored_rows, groups);
-                let scales = &of_groups[expert * high * wide..];
-                for (group, to) in to[..groups].iter_mut().enumerate() {
-                    *to = scales[swizzle::place(row, group, groups)];
-                }
-                groups
+                let rows = layer.stored_rows;
+                let scales = (self.later("weight_scale")?, Number::Bytes(1));
+                add(scales, Order::Tiles { rows }, groups);
+                (format.kind() == RowKind::Nvfp4).then_some("weight_scale_2")
             }
             RowKind::Grid(grid) => {
-                let row_bytes = groups * grid.scale_bytes();
-                let scales = &of_groups[all * row_bytes..][..row_bytes];
-                to[..row_bytes].copy_from_slice(scales);
-                let mut at = row_bytes;
+                let number = Number::Bytes(grid.scale_bytes());
+                add((self.later("weight_s_rel")?, number), Order::ByRow, groups);
                 if grid.corrected {
-                    // (groups, rows) for each expert.
-                    turn(more, 4, (expert, row), (layer.rows, groups), &mut to[at..]);
-                    at += 4 * groups;
+                    // In whatever format the file has it, it is added in f32.
+                    add(self.floats("weight_correction")?, Order::ByValue, groups);
                 }
-                for level in &self.table {
-                    to[at..at + 4].copy_from_slice(&level.to_le_bytes());
-                    at += 4;
+                if grid.levels == Levels::Own {
+                    add(self.floats("weight_codebook")?, Order::OfAll, 16);
                 }
-                at
+                Some("weight_s_channel")
             }
             RowKind::Affine(affine) => {
-                let size = affine.scale.bytes();
-                let place = ((expert, row), (layer.rows, groups));
-                turn(of_groups, size, place.0, place.1, to);
-                turn(more, size, place.0, place.1, &mut to[size * groups..]);
-                2 * size * groups
+                for part in ["weight_scale", "weight_zeros"] {
+                    let number = Number::Bytes(affine.scale.bytes());
+                    add((self.later(part)?, number), Order::ByValue, groups);
+                }
+                None
             }
         };
-        if let Some(own) = to.get_mut(behind..behind + 4) {
-            let scale = match self.own.len() {
-                0 => return,
-                1 => self.own[0],
-                n if n == layer.experts * layer.rows => self.own[all],
-                _ => self.own[expert],
+        if let Some(part) = own {
+            let (scales, number) = self.floats(part)?;
+            let order = match scales.len() {
+                1 => Order::OfAll,
+                n if n == layer.experts * layer.rows => Order::ByRow,
+                _ => Order::OfExpert,
             };
-            own.copy_from_slice(&scale.to_le_bytes());
+            add((scales, number), order, 1);
         }
-    }
-}
-
-/// The values of one row from (groups, rows) for each expert.
-fn turn(
-    from: &[u8],
-    size: usize,
-    (expert, row): (usize, usize),
-    (rows, groups): (usize, usize),
-    to: &mut [u8],
-) {
-    for group in 0..groups {
-        let at = ((expert * groups + group) * rows + row) * size;
-        to[group * size..][..size].copy_from_slice(&from[at..at + size]);
+        Ok(parts)
     }
 }

@@ -15,5 +15,8 @@ mod noise;
 mod pickles;
 mod products;
 mod quantised;
+#[path = "../common/quantised.rs"]
+mod quantised_layers;
 mod resize;
+mod rows;
 mod slots;

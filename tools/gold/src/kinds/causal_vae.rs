@@ -11,21 +11,17 @@ use crate::golden::{self, Golden, sizes};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "autoencoder of pictures with opacity",
-        is: |golden| {
-            golden.has_key("decoder.mid_block.resnets.0.norm1.gamma") && golden.has("out.decoded")
-        },
-        run: still,
-    },
-    Kind {
-        name: "autoencoder of videos",
-        is: |golden| {
-            golden.has_key("decoder.upsamples.0.residual.2.weight")
-                && golden.has_key("encoder.downsamples.0.residual.2.weight")
-        },
-        run: causal,
-    },
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Causal(_)),
+        "autoencoder of pictures with opacity",
+        still,
+    )
+    .with(|golden| golden.has("out.decoded")),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Causal(_)),
+        "autoencoder of videos",
+        causal,
+    ),
 ];
 
 /// With the names of diffusers.

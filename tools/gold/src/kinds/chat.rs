@@ -26,69 +26,59 @@ use super::text::{ids, tokens};
 use crate::golden::{self, Golden, sizes};
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "network that sees pictures (Qwen 2.5)",
-        is: |golden| {
-            golden.has_key("visual.merger.ln_q.weight") && golden.about["grids"].is_object()
-        },
-        run: vision25,
-    },
-    Kind {
-        name: "Qwen 3 VL",
-        is: |golden| golden.has_key("visual.pos_embed.weight"),
-        run: qwen3_vl,
-    },
-    Kind {
-        name: "text encoders of a model",
-        is: |golden| golden.has_key(TABLE) && golden.about["cases"].is_array(),
-        run: whole_sets,
-    },
-    Kind {
-        name: "text encoder with a fixed number of rows",
-        is: |golden| golden.has_key(TABLE) && golden.has("out_first16"),
-        run: fixed_rows,
-    },
-    Kind {
-        name: "language model that writes",
-        is: |golden| golden.has_key(TABLE) && golden.has("written"),
-        run: written,
-    },
-    Kind {
-        name: "language model, several states",
-        is: |golden| golden.has_key(TABLE) && golden.config()["full"].is_object(),
-        run: several_states,
-    },
-    Kind {
-        name: "language model, all states",
-        is: |golden| golden.has_key(TABLE) && golden.has("all"),
-        run: all_states,
-    },
-    Kind {
-        name: "language model",
-        is: |golden| golden.has_key(TABLE) && golden.has("ids") && golden.has("out"),
-        run: one_state,
-    },
-    Kind {
-        name: "encoder that looks both ways",
-        is: |golden| layout(golden).is_some() && golden.has("ids"),
-        run: both_ways,
-    },
-    Kind {
-        name: "tokens of many text encoders",
-        is: |golden| {
-            golden.about["cases"].is_object() && golden.about["cases"]["z_image"].is_array()
-        },
-        run: tokens_of_sets,
-    },
-    Kind {
-        name: "vocabulary of Mistral",
-        is: |golden| golden.about["vocab"].is_array() && golden.about["special_tokens"].is_array(),
-        run: tekken,
-    },
+/// Networks that write one token after the other.
+const LANGUAGE: &[&str] = &[
+    "Gemma 2",
+    "Gemma 3",
+    "Gemma 4",
+    "Llama",
+    "Mistral",
+    "Qwen 2.5",
+    "Qwen 3",
+    "Qwen 3 VL",
+    "Qwen 3.5",
 ];
 
-const TABLE: &str = "model.embed_tokens.weight";
+pub(super) static KINDS: &[Kind] = &[
+    Kind::own(
+        "network that sees pictures (Qwen 2.5)",
+        |golden| golden.has_key("visual.merger.ln_q.weight") && golden.about["grids"].is_object(),
+        vision25,
+    ),
+    Kind::text(&["Qwen 3 VL"], "Qwen 3 VL", qwen3_vl),
+    Kind::text(LANGUAGE, "text encoders of a model", whole_sets)
+        .with(|golden| golden.about["cases"].is_array()),
+    Kind::text(
+        LANGUAGE,
+        "text encoder with a fixed number of rows",
+        fixed_rows,
+    )
+    .with(|golden| golden.has("out_first16")),
+    Kind::text(LANGUAGE, "language model that writes", written)
+        .with(|golden| golden.has("written")),
+    Kind::text(LANGUAGE, "language model, several states", several_states)
+        .with(|golden| golden.config()["full"].is_object()),
+    Kind::text(LANGUAGE, "language model, all states", all_states).with(|golden| golden.has("all")),
+    Kind::text(LANGUAGE, "language model", one_state)
+        .with(|golden| golden.has("ids") && golden.has("out")),
+    Kind::text(
+        &["BERT", "Jina CLIP 2"],
+        "encoder that looks both ways",
+        both_ways,
+    )
+    .with(|golden| golden.has("ids")),
+    Kind::own(
+        "tokens of many text encoders",
+        |golden| golden.about["cases"].is_object() && golden.about["cases"]["z_image"].is_array(),
+        tokens_of_sets,
+    ),
+    Kind::own(
+        "vocabulary of Mistral",
+        |golden| golden.about["vocab"].is_array() && golden.about["special_tokens"].is_array(),
+        tekken,
+    ),
+];
+
 const PATCHES: &str = "visual.patch_embed.proj.weight";
 
 /// Weights by the names used inside, with squares of pictures as matrices.

@@ -10,29 +10,17 @@ use fresco_models::cosmos::{CosmosConfig, CosmosDit, FIRST};
 use fresco_models::denoise::hooks::Hooks;
 use fresco_tensor::{Device, Stored};
 
+use fresco_models::detect::Claim;
+
 use super::{Kind, pass};
 use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "Anima",
-        is: |golden| golden.any_key("net.llm_adapter.") && golden.any_key("net.blocks."),
-        run: anima,
-    },
-    Kind {
-        name: "control net in layers of Anima",
-        is: |golden| golden.has_key("lllite_conditioning1.conv1.weight"),
-        run: lite,
-    },
-    Kind {
-        name: "Cosmos",
-        is: |golden| {
-            golden.has_key("blocks.0.adaln_modulation_self_attn.1.weight")
-                || golden.has_key("blocks.block0.blocks.0.block.attn.to_q.0.weight")
-        },
-        run: cosmos,
-    },
+    Kind::diffusion("Anima", "Anima", anima),
+    Kind::of(Claim::ModelPatch, "control net in layers of Anima", lite)
+        .with(|golden| golden.has_key("lllite_conditioning1.conv1.weight")),
+    Kind::diffusion("Cosmos 1 and Cosmos-Predict2", "Cosmos", cosmos),
 ];
 
 fn cosmos(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {

@@ -12,24 +12,17 @@ use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "autoencoder of pictures that are frames",
-        is: |golden| golden.has_key("decoder.conv_out.time_mix_conv.weight"),
-        run: frames,
-    },
-    Kind {
-        name: "autoencoder of films",
-        is: |golden| {
-            let signs = [
-                "decoder.mid.block_1.conv1.conv.weight",
-                "decoder.conv_in.0.conv3d.weight",
-                "decoder.blocks.0.1.stack.2.weight",
-                "decoder.22.bias",
-            ];
-            signs.iter().any(|sign| golden.has_key(sign))
-        },
-        run: film,
-    },
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Kl(_)),
+        "autoencoder of pictures that are frames",
+        frames,
+    )
+    .with(|golden| golden.has_key("decoder.conv_out.time_mix_conv.weight")),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Film(_)),
+        "autoencoder of films",
+        film,
+    ),
 ];
 
 fn go() -> Result<(), ModelError> {

@@ -9,30 +9,17 @@ use fresco_models::flux::{FluxConfig, FluxNetwork};
 use fresco_models::{DiffusionNetwork, LatentFormat};
 use fresco_tensor::{Device, Tensor};
 
+use fresco_models::detect::Claim;
+
 use super::Kind;
 use super::pass::{conds, forward, items, network};
 use crate::golden::Golden;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "control net of Flux",
-        is: |golden| {
-            golden.has_key("double_blocks.0.img_attn.norm.key_norm.scale")
-                && golden.any_key("controlnet_blocks.")
-        },
-        run: control,
-    },
-    Kind {
-        name: "Flux",
-        is: |golden| {
-            golden.has_key("double_blocks.0.img_attn.norm.key_norm.scale")
-                && (golden.has_key("img_in.weight") || golden.any_key("nerf_"))
-                && !golden.any_key("txt_in.individual_token_refiner.")
-                && !golden.any_key("controlnet_")
-        },
-        run,
-    },
+    Kind::of(Claim::ControlNet, "control net of Flux", control)
+        .with(|golden| golden.any_key("double_blocks.")),
+    Kind::diffusion("Flux.1", "Flux", run),
 ];
 
 pub(super) fn config(golden: &Golden) -> Result<FluxConfig> {

@@ -12,11 +12,7 @@ use super::Kind;
 use crate::golden::{self, Golden, sizes};
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "FLUX.3",
-    is: |golden| golden.has_key("early_stream_modulations.image.lin.weight"),
-    run,
-}];
+pub(super) static KINDS: &[Kind] = &[Kind::diffusion("FLUX.3 klein", "FLUX.3", run)];
 
 /// Tokens (b, n, c) as a latent.
 fn latent(tokens: &Tensor, grid: &[usize]) -> Result<Tensor> {

@@ -18,11 +18,11 @@ use super::Kind;
 use crate::golden::Golden;
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "weight formats",
-    is: |golden| !cases(golden).is_empty(),
+pub(super) static KINDS: &[Kind] = &[Kind::own(
+    "weight formats",
+    |golden| !cases(golden).is_empty(),
     run,
-}];
+)];
 
 /// What a layer may have beside its weight.
 const PARTS: [&str; 8] = [

@@ -11,38 +11,26 @@ use fresco_models::hunyuan::{
 use fresco_models::latent_upscale::LatentUpscaler;
 use fresco_tensor::{Device, Tensor};
 
+use fresco_models::detect::Claim;
+
 use super::{Kind, pass};
 use crate::golden::{self, Golden, sizes};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "larger latents of Hunyuan Video",
-        is: |golden| {
-            golden.has_key("blocks.0.block.0.conv.weight")
-                || golden.has_key("up.0.block.0.conv1.conv.weight")
-        },
-        run: upsampler,
-    },
-    Kind {
-        name: "HunyuanImage",
-        is: |golden| {
-            let cells = sizes(&golden.about["keys"]["img_in.proj.weight"]);
-            golden.any_key("txt_in.individual_token_refiner.")
-                && cells.is_some_and(|s| s.len() == 4)
-        },
-        run,
-    },
-    Kind {
-        name: "Hunyuan Video, from conditioning",
-        is: |golden| is_video(golden) && golden.has("sigma"),
-        run: video_from_conditioning,
-    },
-    Kind {
-        name: "Hunyuan Video",
-        is: is_video,
-        run: video,
-    },
+    Kind::of(
+        Claim::LatentUpscaler,
+        "larger latents of Hunyuan Video",
+        upsampler,
+    ),
+    Kind::diffusion("HunyuanImage 2.1", "HunyuanImage", run).with(|golden| !is_video(golden)),
+    Kind::diffusion(
+        "HunyuanImage 2.1",
+        "Hunyuan Video, from conditioning",
+        video_from_conditioning,
+    )
+    .with(|golden| golden.has("sigma")),
+    Kind::diffusion("HunyuanImage 2.1", "Hunyuan Video", video),
 ];
 
 fn upsampler(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
@@ -60,7 +48,7 @@ fn upsampler(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Resul
 
 fn is_video(golden: &Golden) -> bool {
     let cells = sizes(&golden.about["keys"]["img_in.proj.weight"]);
-    golden.any_key("txt_in.individual_token_refiner.") && cells.is_some_and(|s| s.len() == 5)
+    cells.is_some_and(|sides| sides.len() == 5)
 }
 
 fn open_video(

@@ -6,38 +6,36 @@ use fresco_models::taesd::Taesd;
 use fresco_models::vae::{KlConfig, KlVae};
 use fresco_tensor::{Device, Stored};
 
+use fresco_models::vae::VaeConfig;
+
 use super::Kind;
 use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "small autoencoder",
-        is: |golden| golden.any_key("taesd_decoder."),
-        run: taesd,
-    },
-    Kind {
-        name: "autoencoder",
-        is: |golden| {
-            golden.has_key("decoder.mid.block_1.norm1.weight")
-                && golden.has_key("decoder.conv_in.weight")
-                && !golden.has_key("decoder.mid.block_1.time_stack.in_layers.0.weight")
-                && golden.has("decoded")
-        },
-        run: kl,
-    },
-    Kind {
-        name: "autoencoder that shuffles cells",
-        is: |golden| {
-            golden.has_key("encoder.down.0.downsample.conv.weight") && golden.has("moments")
-        },
-        run: shuffled,
-    },
-    Kind {
-        name: "autoencoder with packed latents",
-        is: |golden| golden.has_key("bn.running_mean") && golden.has_key("decoder.conv_in.weight"),
-        run: packed,
-    },
+    Kind::own(
+        "small autoencoder",
+        |golden| golden.any_key("taesd_decoder."),
+        taesd,
+    ),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Kl(_)),
+        "autoencoder",
+        kl,
+    )
+    .with(|golden| golden.has("decoded")),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Kl(_)),
+        "autoencoder that shuffles cells",
+        shuffled,
+    )
+    .with(|golden| golden.has("moments")),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Kl(_)),
+        "autoencoder with packed latents",
+        packed,
+    )
+    .with(|golden| golden.has_key("bn.running_mean")),
 ];
 
 fn go() -> Result<(), ModelError> {

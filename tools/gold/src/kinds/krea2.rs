@@ -8,11 +8,7 @@ use super::{Kind, pass};
 use crate::golden::{Golden, sizes};
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "Krea 2",
-    is: |golden| golden.has_key("txtfusion.projector.weight"),
-    run,
-}];
+pub(super) static KINDS: &[Kind] = &[Kind::diffusion("Krea 2", "Krea 2", run)];
 
 /// A picture's tokens as a video of one frame, (b, c, 1, 2 h, 2 w).
 fn latent(tokens: &Tensor, h: usize, w: usize) -> Result<Tensor> {

@@ -18,44 +18,43 @@ use fresco_models::{DiffusionNetwork, ModelError, WeightStore};
 use fresco_tensor::{Device, Stored, Tensor};
 use serde_json::Value;
 
+use fresco_models::vae::VaeConfig;
+
+use fresco_models::detect::Claim;
+
 use super::Kind;
 use crate::golden::{Golden, keys, sizes, store, weights};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "LTX-2",
-        is: |golden| golden.has_key("audio_proj_in.weight"),
-        run: network,
-    },
-    Kind {
-        name: "connectors of LTX-2",
-        is: |golden| golden.has_key("video_connector.learnable_registers"),
-        run: connectors,
-    },
-    Kind {
-        name: "vocoders of LTX-2",
-        is: |golden| golden.has_key("vocoder.conv_in.weight"),
-        run: vocoders,
-    },
-    Kind {
-        name: "autoencoder of LTX-2's sound",
-        is: |golden| golden.has_key("decoder.up.0.block.0.conv1.conv.weight") && golden.has("mel"),
-        run: spectrograms,
-    },
-    Kind {
-        name: "autoencoder of LTX-2",
-        is: |golden| {
-            let sign = "decoder.up_blocks.0.upsamplers.0.conv.conv.weight";
-            golden.has_key(sign) && golden.has("video")
-        },
-        run: vae,
-    },
-    Kind {
-        name: "latent upsamplers of LTX-2",
-        is: |golden| golden.has_key("post_upsample_res_blocks.0.conv2.bias"),
-        run: upsamplers,
-    },
+    Kind::diffusion("LTX-2", "LTX-2", network),
+    Kind::own(
+        "connectors of LTX-2",
+        |golden| golden.has_key("video_connector.learnable_registers"),
+        connectors,
+    ),
+    Kind::own(
+        "vocoders of LTX-2",
+        |golden| golden.has_key("vocoder.conv_in.weight"),
+        vocoders,
+    ),
+    Kind::own(
+        "autoencoder of LTX-2's sound",
+        |golden| golden.has_key("decoder.up.0.block.0.conv1.conv.weight") && golden.has("mel"),
+        spectrograms,
+    ),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::PixelNorm(_)),
+        "autoencoder of LTX-2",
+        vae,
+    )
+    .with(|golden| golden.has("video")),
+    Kind::of(
+        Claim::LatentUpscaler,
+        "latent upsamplers of LTX-2",
+        upsamplers,
+    )
+    .with(|golden| golden.has_key("post_upsample_res_blocks.0.conv2.bias")),
 ];
 
 fn go() -> Result<(), ModelError> {

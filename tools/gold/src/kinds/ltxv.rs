@@ -8,34 +8,27 @@ use fresco_models::vae::{PixelNormConfig, PixelNormVae};
 use fresco_models::{DiffusionNetwork, ModelError};
 use fresco_tensor::Device;
 
+use fresco_models::vae::VaeConfig;
+
 use super::{Kind, pass};
 use crate::golden::Golden;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "LTX-Video, from conditioning",
-        is: |golden| is_ltxv(golden) && golden.has("sigma"),
-        run: from_conditioning,
-    },
-    Kind {
-        name: "autoencoder of LTX-Video",
-        is: |golden| {
-            let sign = "decoder.up_blocks.0.res_blocks.0.conv1.conv.weight";
-            golden.has_key(sign) && golden.has("encoded_mean")
-        },
-        run: vae,
-    },
-    Kind {
-        name: "LTX-Video",
-        is: is_ltxv,
-        run: network,
-    },
+    Kind::diffusion(
+        "LTX-Video 0.9",
+        "LTX-Video, from conditioning",
+        from_conditioning,
+    )
+    .with(|golden| golden.has("sigma")),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::PixelNorm(_)),
+        "autoencoder of LTX-Video",
+        vae,
+    )
+    .with(|golden| golden.has("encoded_mean")),
+    Kind::diffusion("LTX-Video 0.9", "LTX-Video", network),
 ];
-
-fn is_ltxv(golden: &Golden) -> bool {
-    golden.has_key("patchify_proj.weight") && !golden.any_key("audio_")
-}
 
 fn config(golden: &Golden, device: &Device) -> Result<LtxvConfig> {
     Ok(LtxvConfig {

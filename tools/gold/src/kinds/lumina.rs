@@ -13,21 +13,16 @@ use fresco_models::{DiffusionNetwork, Lazy};
 use fresco_tensor::Device;
 use serde_json::Value;
 
+use fresco_models::detect::Claim;
+
 use super::Kind;
 use crate::golden::{self, Golden, sizes};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "control net of Z-Image",
-        is: |golden| golden.any_key("control_all_x_embedder."),
-        run: control,
-    },
-    Kind {
-        name: "Lumina 2, Z-Image or NewBie",
-        is: |golden| golden.has_key("cap_embedder.1.weight") && golden.any_key("noise_refiner."),
-        run: network,
-    },
+    Kind::of(Claim::ModelPatch, "control net of Z-Image", control)
+        .with(|golden| golden.any_key("control_all_x_embedder.")),
+    Kind::diffusion("Lumina 2", "Lumina 2, Z-Image or NewBie", network),
 ];
 
 /// What shapes do not say is in the config.

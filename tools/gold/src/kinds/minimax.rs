@@ -12,26 +12,24 @@ use fresco_models::waves::kaiser_filter;
 use fresco_models::{DiffusionNetwork, ModelError};
 use fresco_tensor::{Device, Tensor};
 
+use fresco_models::vae::VaeConfig;
+
 use super::Kind;
 use crate::golden::{Golden, keys, sizes, store, weights};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "MiniMax H3",
-        is: |golden| golden.has_key("token_refiner.blocks.0.attn.qkv_proj.weight"),
-        run: network,
-    },
-    Kind {
-        name: "autoencoder of MiniMax H3",
-        is: |golden| golden.has_key("decoder.register_tokens"),
-        run: vae,
-    },
-    Kind {
-        name: "autoencoder of MiniMax H3's sound",
-        is: |golden| golden.has_key("pre_block.attn.q_bias"),
-        run: sound,
-    },
+    Kind::diffusion("MiniMax H3", "MiniMax H3", network),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Pieces(_)),
+        "autoencoder of MiniMax H3",
+        vae,
+    ),
+    Kind::own(
+        "autoencoder of MiniMax H3's sound",
+        |golden| golden.has_key("pre_block.attn.q_bias"),
+        sound,
+    ),
 ];
 
 fn go() -> Result<(), ModelError> {

@@ -10,11 +10,7 @@ use super::{Kind, pass};
 use crate::golden::{self, Golden};
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "Mochi",
-    is: |golden| golden.has_key("t5_yproj.weight"),
-    run,
-}];
+pub(super) static KINDS: &[Kind] = &[Kind::diffusion("Mochi", "Mochi", run)];
 
 fn run(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
     let mut weights = golden.weights()?;

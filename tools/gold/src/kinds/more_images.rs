@@ -12,24 +12,9 @@ use crate::golden::Golden;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "OmniGen 2",
-        is: |golden| golden.has_key("ref_image_patch_embedder.weight"),
-        run: omnigen,
-    },
-    Kind {
-        name: "Kandinsky 5",
-        is: |golden| golden.any_key("visual_transformer_blocks."),
-        run: kandinsky,
-    },
-    Kind {
-        name: "HiDream",
-        is: |golden| {
-            golden.has_key("caption_projection.0.linear.weight")
-                && golden.any_key("double_stream_blocks.")
-        },
-        run: hidream,
-    },
+    Kind::diffusion("OmniGen 2", "OmniGen 2", omnigen),
+    Kind::diffusion("Kandinsky 5", "Kandinsky 5", kandinsky),
+    Kind::diffusion("HiDream", "HiDream", hidream),
 ];
 
 /// The noise levels of all items.

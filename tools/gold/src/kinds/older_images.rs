@@ -8,36 +8,22 @@ use fresco_models::pixart::{PixArtConfig, PixArtNetwork};
 use fresco_models::vae::QuantisedVae;
 use fresco_tensor::{Device, Stored, Tensor};
 
+use fresco_models::vae::VaeConfig;
+
 use super::{Kind, pass};
 use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "PixArt",
-        is: |golden| golden.has_key("t_block.1.weight") && golden.has("context"),
-        run: pixart,
-    },
-    Kind {
-        name: "AuraFlow",
-        is: |golden| golden.has_key("double_layers.0.attn.w1q.weight"),
-        run: aura_flow,
-    },
-    Kind {
-        name: "HunyuanDiT",
-        is: |golden| golden.has_key("mlp_t5.0.weight"),
-        run: hunyuan_dit,
-    },
-    Kind {
-        name: "Stable Cascade",
-        is: |golden| golden.has_key("clf.1.weight"),
-        run: cascade,
-    },
-    Kind {
-        name: "autoencoder of Stable Cascade",
-        is: |golden| golden.has_key("vquantizer.codebook.weight"),
-        run: quantised,
-    },
+    Kind::diffusion("PixArt", "PixArt", pixart),
+    Kind::diffusion("AuraFlow", "AuraFlow", aura_flow),
+    Kind::diffusion("HunyuanDiT", "HunyuanDiT", hunyuan_dit),
+    Kind::diffusion("Stable Cascade", "Stable Cascade", cascade),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Quantised(_)),
+        "autoencoder of Stable Cascade",
+        quantised,
+    ),
 ];
 
 /// The levels of all items.

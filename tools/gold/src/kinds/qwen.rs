@@ -9,43 +9,24 @@ use fresco_models::qwen_image::patch::{BlockPatch, PatchConfig};
 use fresco_models::qwen_image::{Inputs, QwenConfig, QwenNetwork, ReferenceMethod};
 use fresco_tensor::{Device, Tensor};
 
+use fresco_models::detect::Claim;
+
 use super::Kind;
 use crate::golden::Golden;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "model patch of Qwen-Image",
-        is: |golden| golden.has_key("controlnet_blocks.0.y_rms.weight"),
-        run: patch,
-    },
-    Kind {
-        name: "control net of Qwen-Image",
-        is: |golden| {
-            golden.has_key("controlnet_blocks.0.weight")
-                && golden.has_key("transformer_blocks.0.img_mlp.net.0.proj.weight")
-        },
-        run: control,
-    },
-    Kind {
-        name: "control net that goes along with Qwen-Image",
-        is: |golden| {
-            golden.has_key("control_img_in.weight")
-                && golden.has_key("control_blocks.0.attn.add_q_proj.weight")
-                && golden.has_key("txt_norm.weight")
-        },
-        run: along,
-    },
-    Kind {
-        name: "Qwen-Image",
-        is: |golden| {
-            golden.has_key("txt_norm.weight")
-                && golden.has_key("transformer_blocks.0.img_mod.1.weight")
-                && golden.has_key("proj_out.weight")
-                && golden.has("out")
-        },
-        run: network,
-    },
+    Kind::of(Claim::ModelPatch, "model patch of Qwen-Image", patch)
+        .with(|golden| golden.has_key("controlnet_blocks.0.y_rms.weight")),
+    Kind::of(
+        Claim::ControlNet,
+        "control net that goes along with Qwen-Image",
+        along,
+    )
+    .with(|golden| golden.has_key("control_img_in.weight")),
+    Kind::of(Claim::ControlNet, "control net of Qwen-Image", control)
+        .with(|golden| golden.has_key("transformer_blocks.0.img_mlp.net.0.proj.weight")),
+    Kind::diffusion("Qwen-Image", "Qwen-Image", network).with(|golden| golden.has("out")),
 ];
 
 /// The shapes say all but how a head is shared by the axes, and the method.

@@ -11,11 +11,7 @@ use super::Kind;
 use crate::golden::{Golden, sizes};
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "Qwen-Image 2.1",
-    is: |golden| golden.has_key("txt_in.text_norm.weight"),
-    run: network,
-}];
+pub(super) static KINDS: &[Kind] = &[Kind::diffusion("Qwen-Image 2.1", "Qwen-Image 2.1", network)];
 
 /// One part of a golden's sequence.
 enum Part {

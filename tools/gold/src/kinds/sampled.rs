@@ -18,14 +18,14 @@ use super::{Kind, flux, pass};
 use crate::golden::Golden;
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "sampled runs of Flux",
-    is: |golden| {
+pub(super) static KINDS: &[Kind] = &[Kind::own(
+    "sampled runs of Flux",
+    |golden| {
         let bare = golden.about.get("keys").is_none() && golden.number("vec_in_dim").is_some();
         bare && golden.tensors().iter().any(|name| case(name).is_some())
     },
     run,
-}];
+)];
 
 const SEED: u64 = 99;
 /// Tokens of the prompt.

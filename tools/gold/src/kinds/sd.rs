@@ -6,43 +6,26 @@ use fresco_models::sd::control::{ControlNet, LightAdapter, T2iAdapter};
 use fresco_models::sd::unet::{First, Heads, Stage, UNet, UNetConfig};
 use fresco_tensor::{Device, Tensor};
 
+use fresco_models::detect::Claim;
+
 use super::Kind;
 use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "control net for many kinds of hints",
-        is: |golden| {
-            golden.has_key("zero_convs.0.0.weight") && golden.has_key("spatial_ch_projs.weight")
-        },
-        run: union,
-    },
-    Kind {
-        name: "light T2I adapter",
-        is: |golden| golden.has_key("body.0.body.0.block1.weight"),
-        run: adapter,
-    },
-    Kind {
-        name: "T2I adapter",
-        is: |golden| golden.has_key("body.0.block1.weight") && golden.has_key("conv_in.weight"),
-        run: adapter,
-    },
-    Kind {
-        name: "control net of a UNet",
-        is: |golden| golden.has_key("zero_convs.0.0.weight"),
-        run: control,
-    },
-    Kind {
-        name: "UNet",
-        is: |golden| {
-            golden.has_key("input_blocks.0.0.weight")
-                && golden.has_key("out.2.weight")
-                && golden.any_key("output_blocks.")
-                && golden.has("out")
-        },
-        run: unet,
-    },
+    Kind::of(
+        Claim::ControlNet,
+        "control net for many kinds of hints",
+        union,
+    )
+    .with(|golden| golden.has_key("spatial_ch_projs.weight")),
+    Kind::of(Claim::ControlNet, "light T2I adapter", adapter)
+        .with(|golden| golden.has_key("body.0.body.0.block1.weight")),
+    Kind::of(Claim::ControlNet, "T2I adapter", adapter)
+        .with(|golden| golden.has_key("body.0.block1.weight")),
+    Kind::of(Claim::ControlNet, "control net of a UNet", control)
+        .with(|golden| golden.has_key("zero_convs.0.0.weight")),
+    Kind::diffusion("SD1.x", "UNet", unet).with(|golden| golden.has("out")),
 ];
 
 /// The shapes say all but how wide heads are.

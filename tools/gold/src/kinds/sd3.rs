@@ -11,33 +11,18 @@ use fresco_models::sd3::{Mmdit, Sd3Config};
 use fresco_models::{DiffusionNetwork, WeightStore};
 use fresco_tensor::{Device, Tensor};
 
+use fresco_models::detect::Claim;
+
 use super::Kind;
 use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "control net of SD3",
-        is: |golden| {
-            golden.has_key("controlnet_blocks.0.weight")
-                && golden.has_key("joint_blocks.0.context_block.attn.qkv.weight")
-        },
-        run: joint_net,
-    },
-    Kind {
-        name: "control net of SD3.5",
-        is: |golden| {
-            golden.has_key("controlnet_blocks.0.weight")
-                && golden.has_key("transformer_blocks.0.adaLN_modulation.1.bias")
-                && golden.has_key("pos_embed_input.proj.weight")
-        },
-        run: picture_net,
-    },
-    Kind {
-        name: "transformer of SD3",
-        is: |golden| golden.has_key("joint_blocks.0.context_block.attn.qkv.weight"),
-        run: mmdit,
-    },
+    Kind::of(Claim::ControlNet, "control net of SD3", joint_net)
+        .with(|golden| golden.any_key("joint_blocks.")),
+    Kind::of(Claim::ControlNet, "control net of SD3.5", picture_net)
+        .with(|golden| golden.has_key("pos_embed_input.proj.weight")),
+    Kind::diffusion("SD3", "transformer of SD3", mmdit),
 ];
 
 fn joint_net(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {

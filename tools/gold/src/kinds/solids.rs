@@ -12,26 +12,17 @@ use fresco_tensor::{Device, Tensor};
 use super::{Kind, pass};
 use crate::golden::Golden;
 use crate::report::Report;
+use fresco_models::vae::VaeConfig;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "Hunyuan3D 2",
-        is: |golden| golden.has_key("latent_in.weight") && golden.has_key("cond_in.weight"),
-        run: second,
-    },
-    Kind {
-        name: "Hunyuan3D 2.1",
-        is: |golden| {
-            golden.has_key("t_embedder.mlp.2.weight")
-                && golden.has_key("blocks.0.attn1.to_q.weight")
-        },
-        run: later,
-    },
-    Kind {
-        name: "autoencoder of solids",
-        is: |golden| golden.has_key("geo_decoder.cross_attn_decoder.ln_1.bias"),
-        run: shape,
-    },
+    Kind::diffusion("Hunyuan3D 2", "Hunyuan3D 2", second)
+        .with(|golden| golden.has_key("latent_in.weight")),
+    Kind::diffusion("Hunyuan3D 2", "Hunyuan3D 2.1", later),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Shape(_)),
+        "autoencoder of solids",
+        shape,
+    ),
 ];
 
 fn second(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {

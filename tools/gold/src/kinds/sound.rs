@@ -15,52 +15,43 @@ use fresco_tensor::{Device, Tensor};
 use super::{Kind, pass};
 use crate::golden::{self, Golden};
 use crate::report::Report;
+use fresco_models::vae::VaeConfig;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "ACE-Step",
-        is: |golden| golden.has_key("genre_embedder.weight") && golden.any_key("lyric_encoder."),
-        run: ace,
-    },
-    Kind {
-        name: "ACE-Step 1.5",
-        is: |golden| golden.has_key("time_embed_r.linear_1.weight"),
-        run: ace15,
-    },
-    Kind {
-        name: "ACE-Step 1.5, audio codes",
-        is: |golden| golden.has_key("detokenizer.special_tokens"),
-        run: ace15_codes,
-    },
-    Kind {
-        name: "ACE-Step 1.5, prompts",
-        is: |golden| golden.has_key("encoder.text_projector.weight"),
-        run: ace15_condition,
-    },
-    Kind {
-        name: "Stable Audio",
-        is: |golden| golden.has_key("transformer.rotary_pos_emb.inv_freq"),
-        run: stable_audio,
-    },
-    Kind {
-        name: "autoencoder of spectrograms",
-        is: |golden| golden.has_key("vocoder.backbone.channel_layers.0.0.bias"),
-        run: mel,
-    },
-    Kind {
-        name: "autoencoder of waveforms",
-        is: |golden| golden.has_key("decoder.layers.1.layers.0.beta") && golden.has("encoder_out"),
-        run: oobleck,
-    },
-    Kind {
-        name: "audio encoder",
-        is: |golden| {
+    Kind::diffusion("ACE-Step", "ACE-Step", ace).with(|golden| golden.any_key("lyric_encoder.")),
+    Kind::diffusion("ACE-Step", "ACE-Step 1.5", ace15),
+    Kind::own(
+        "ACE-Step 1.5, audio codes",
+        |golden| golden.has_key("detokenizer.special_tokens"),
+        ace15_codes,
+    ),
+    Kind::own(
+        "ACE-Step 1.5, prompts",
+        |golden| golden.has_key("encoder.text_projector.weight"),
+        ace15_condition,
+    ),
+    Kind::diffusion("Stable Audio", "Stable Audio", stable_audio),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Sound(_)),
+        "autoencoder of spectrograms",
+        mel,
+    )
+    .with(|golden| golden.any_key("vocoder.")),
+    Kind::autoencoder(
+        |config| matches!(config, VaeConfig::Sound(_)),
+        "autoencoder of waveforms",
+        oobleck,
+    )
+    .with(|golden| golden.has("encoder_out")),
+    Kind::own(
+        "audio encoder",
+        |golden| {
             golden.has("audio")
                 && (golden.any_key("feature_extractor.conv_layers.")
                     || golden.has_key("encoder.embed_positions.weight"))
         },
-        run: hear,
-    },
+        hear,
+    ),
 ];
 
 fn go() -> Result<(), ModelError> {

@@ -10,44 +10,40 @@ use fresco_models::sd::style::StyleAdapter;
 use fresco_models::style::StyleNetwork;
 use fresco_tensor::{Device, Dtype, Stored};
 
+use fresco_models::detect::Claim;
+
 use super::Kind;
 use crate::golden::Golden;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "Redux",
-        is: |golden| golden.has_key("redux_down.weight"),
-        run: |golden, device, report| {
-            let store = golden.store(device)?;
-            run(golden, &Redux::new(&store)?, report)
-        },
-    },
-    Kind {
-        name: "style adapter",
-        is: |golden| golden.has_key("style_embedding"),
-        run: adapter,
-    },
-    Kind {
-        name: "style reference of Flux.1",
-        is: |golden| golden.has_key("mid_embedding_linear.0.weight"),
-        run: style_tokens,
-    },
-    Kind {
-        name: "person of PhotoMaker",
-        is: |golden| golden.has_key("mlp1.layernorm.weight") && golden.has("id"),
-        run: person,
-    },
-    Kind {
-        name: "boxes of GLIGEN",
-        is: |golden| golden.has_key("position_net.null_positive_feature"),
-        run: boxes,
-    },
-    Kind {
-        name: "the one prompt of Lotus",
-        is: |golden| golden.tensors() == ["cond"] && !golden.any_part(""),
-        run: one_prompt,
-    },
+    Kind::of(Claim::StyleNet, "Redux", |golden, device, report| {
+        let store = golden.store(device)?;
+        run(golden, &Redux::new(&store)?, report)
+    })
+    .with(|golden| golden.has_key("redux_down.weight")),
+    Kind::of(Claim::StyleNet, "style adapter", adapter)
+        .with(|golden| golden.has_key("style_embedding")),
+    Kind::own(
+        "style reference of Flux.1",
+        |golden| golden.has_key("mid_embedding_linear.0.weight"),
+        style_tokens,
+    ),
+    Kind::own(
+        "person of PhotoMaker",
+        |golden| golden.has_key("mlp1.layernorm.weight") && golden.has("id"),
+        person,
+    ),
+    Kind::own(
+        "boxes of GLIGEN",
+        |golden| golden.has_key("position_net.null_positive_feature"),
+        boxes,
+    ),
+    Kind::own(
+        "the one prompt of Lotus",
+        |golden| golden.tensors() == ["cond"] && !golden.any_part(""),
+        one_prompt,
+    ),
 ];
 
 /// The program has it as it was published.

@@ -19,36 +19,36 @@ use crate::golden::{Golden, sizes};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "detection of full-size files",
-        is: |golden| golden.about["networks"].is_object(),
-        run: detection,
-    },
-    Kind {
-        name: "formats of latents",
-        is: |golden| formats(golden).is_some(),
-        run: latent_formats,
-    },
-    Kind {
-        name: "vector of what a vision network saw",
-        is: |golden| golden.has("sqrt_acp"),
-        run: seen,
-    },
-    Kind {
-        name: "numbers of image families",
-        is: |golden| {
+    Kind::own(
+        "detection of full-size files",
+        |golden| golden.about["networks"].is_object(),
+        detection,
+    ),
+    Kind::own(
+        "formats of latents",
+        |golden| formats(golden).is_some(),
+        latent_formats,
+    ),
+    Kind::own(
+        "vector of what a vision network saw",
+        |golden| golden.has("sqrt_acp"),
+        seen,
+    ),
+    Kind::own(
+        "numbers of image families",
+        |golden| {
             golden
                 .tensors()
                 .iter()
                 .any(|name| name.starts_with("sampling/"))
         },
-        run: numbers,
-    },
-    Kind {
-        name: "layers of another golden's network",
-        is: |golden| described(golden).is_some(),
-        run: layers,
-    },
+        numbers,
+    ),
+    Kind::own(
+        "layers of another golden's network",
+        |golden| described(golden).is_some(),
+        layers,
+    ),
 ];
 
 /// A file that can only be asked what is in it.

@@ -17,21 +17,14 @@ use crate::golden::Golden;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "CLIP text encoder",
-        is: |golden| golden.any_key("text_model.") && golden.about["prompts"].is_array(),
-        run: clip,
-    },
-    Kind {
-        name: "T5 text encoder",
-        is: |golden| golden.has_key("shared.weight") && golden.any_key("encoder.block."),
-        run: t5,
-    },
-    Kind {
-        name: "prompts as tokens",
-        is: |golden| golden.about["prompts"][0]["clip_l"].is_array(),
-        run: prompts,
-    },
+    Kind::text(&["clip_l", "clip_h", "clip_g"], "CLIP text encoder", clip)
+        .with(|golden| golden.about["prompts"].is_array()),
+    Kind::text(&["T5", "UMT5", "ByT5"], "T5 text encoder", t5),
+    Kind::own(
+        "prompts as tokens",
+        |golden| golden.about["prompts"][0]["clip_l"].is_array(),
+        prompts,
+    ),
 ];
 
 /// A list of texts.

@@ -18,21 +18,24 @@ use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "language model whose layers are not all alike, with a picture",
-        is: |golden| golden.has("state/0") && golden.has("squares"),
-        run: with_picture,
-    },
-    Kind {
-        name: "language model whose layers are not all alike, with a sound",
-        is: |golden| golden.has("state/0") && golden.has("heard"),
-        run: with_sound,
-    },
-    Kind {
-        name: "language model whose layers are not all alike",
-        is: |golden| golden.has("state/0") && golden.has("logits"),
-        run: alone,
-    },
+    Kind::text(
+        &["Gemma 4"],
+        "language model whose layers are not all alike, with a picture",
+        with_picture,
+    )
+    .with(|golden| golden.has("squares")),
+    Kind::text(
+        &["Gemma 4"],
+        "language model whose layers are not all alike, with a sound",
+        with_sound,
+    )
+    .with(|golden| golden.has("heard")),
+    Kind::text(
+        &["Gemma 4"],
+        "language model whose layers are not all alike",
+        alone,
+    )
+    .with(|golden| golden.has("logits")),
 ];
 
 /// Weights by the names used inside. What holds down numbers is not made up: it is in the config.

@@ -11,17 +11,17 @@ use super::Kind;
 use crate::golden::{Golden, GoldenFile};
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "upscale model",
-    is: |golden| {
+pub(super) static KINDS: &[Kind] = &[Kind::own(
+    "upscale model",
+    |golden| {
         let named = golden
             .about
             .get("architecture")
             .or(golden.about.get("arch"));
         named.is_some() && golden.about["scale"].is_u64() && golden.has("x") && golden.has("out")
     },
-    run: upscale,
-}];
+    upscale,
+)];
 
 /// The weights as a trainer writes them: with what follows from the network's shape and the goldens do not list.
 fn file(golden: &Golden) -> Result<Arc<dyn WeightFile>> {

@@ -16,29 +16,23 @@ use crate::golden::{self, Golden};
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
-    Kind {
-        name: "Wan, from conditioning",
-        is: |golden| is_wan(golden) && golden.has("sigma"),
-        run: from_conditioning,
-    },
-    Kind {
-        name: "Wan that follows a sound or a face",
-        is: |golden| {
-            let parts = ["casual_audio_encoder.", "audio_proj.", "face_adapter."];
-            is_wan(golden) && parts.iter().any(|part| golden.any_key(part))
-        },
-        run: follower,
-    },
-    Kind {
-        name: "Wan",
-        is: is_wan,
-        run: network,
-    },
+    Kind::diffusion(
+        "Wan 2.1 and 2.2",
+        "Wan, from conditioning",
+        from_conditioning,
+    )
+    .with(|golden| golden.has("sigma")),
+    Kind::diffusion(
+        "Wan 2.1 and 2.2",
+        "Wan that follows a sound or a face",
+        follower,
+    )
+    .with(|golden| {
+        let parts = ["casual_audio_encoder.", "audio_proj.", "face_adapter."];
+        parts.iter().any(|part| golden.any_key(part))
+    }),
+    Kind::diffusion("Wan 2.1 and 2.2", "Wan", network),
 ];
-
-fn is_wan(golden: &Golden) -> bool {
-    golden.has_key("head.modulation")
-}
 
 /// Convolutions whose squares do not overlap are matrices in the network.
 fn store(golden: &Golden, device: &Device) -> Result<Arc<WeightStore>> {

@@ -9,11 +9,11 @@ use super::Kind;
 use crate::golden::{Golden, sizes};
 use crate::report::Report;
 
-pub(super) static KINDS: &[Kind] = &[Kind {
-    name: "context windows",
-    is: |golden| golden.about["windows"].is_array() && golden.about["freenoise"].is_array(),
+pub(super) static KINDS: &[Kind] = &[Kind::own(
+    "context windows",
+    |golden| golden.about["windows"].is_array() && golden.about["freenoise"].is_array(),
     run,
-}];
+)];
 
 fn number(value: &Value, name: &str) -> Result<usize> {
     let found = value[name].as_u64();

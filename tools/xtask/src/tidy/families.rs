@@ -145,7 +145,7 @@ fn about(source: &Source) -> Vec<String> {
 }
 
 /// The words of all identifiers of a line, in small letters: `UNetConfig` is unet and config.
-fn words(line: &str) -> Vec<String> {
+pub(super) fn words(line: &str) -> Vec<String> {
     // One word of two capitals.
     let line = line.replace("UNet", "Unet").replace("UNET", "Unet");
     let mut words = Vec::new();

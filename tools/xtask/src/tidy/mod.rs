@@ -1,6 +1,7 @@
 //! House rules that no compiler checks. Each rule is a function from the tree to a list of complaints.
 
 mod arrows;
+mod backends;
 mod code;
 mod families;
 mod files;
@@ -19,6 +20,7 @@ pub(crate) fn run() -> Result<()> {
     let root = tree::root();
     let sources = tree::sources(&root)?;
     let mut complaints = arrows::check(&Metadata::read(&[])?);
+    complaints.extend(backends::check(&sources));
     complaints.extend(files::check(&sources));
     complaints.extend(families::check(&sources));
     complaints.extend(pages::check(&sources));

@@ -2,100 +2,45 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Linear, Mask, RmsNorm, attention, swiglu};
+use fresco_tensor::nn::{Linear, Mask, RmsNorm};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::LayerShape;
 use crate::error::Result;
 use crate::store::Walk;
-use crate::transformer::{Rope, repeat_heads};
+use crate::transformer::{
+    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
+};
 
 pub(super) const EPS: f32 = 1e-6;
 
-pub(super) struct Attention {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    q_norm: Arc<RmsNorm>,
-    k_norm: Arc<RmsNorm>,
-    shape: LayerShape,
+/// Of tokens that look at each other or at others of their width.
+pub(super) fn attention(weights: &Walk<'_>, shape: LayerShape) -> Result<Attention> {
+    let LayerShape {
+        dim,
+        head,
+        heads,
+        shared,
+        ..
+    } = shape;
+    let norm = HeadNorm::Rms(["norm_q.weight", "norm_k.weight"], EPS);
+    let heads = Heads::grouped(heads, shared, head, norm);
+    let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
+    Attention::new(
+        weights,
+        &AttentionLayers::unbiased(qkv, "to_out.0", dim, heads),
+    )
 }
 
-impl Attention {
-    pub(super) fn new(weights: &Walk<'_>, shape: LayerShape) -> Result<Self> {
-        let LayerShape {
-            dim,
-            head,
-            heads,
-            shared,
-            ..
-        } = shape;
-        Ok(Self {
-            q: weights.matrix("to_q", heads * head, dim)?,
-            k: weights.matrix("to_k", shared * head, dim)?,
-            v: weights.matrix("to_v", shared * head, dim)?,
-            out: weights.matrix("to_out.0", dim, heads * head)?,
-            q_norm: weights.rms_norm("norm_q.weight", head, EPS)?,
-            k_norm: weights.rms_norm("norm_k.weight", head, EPS)?,
-            shape,
-        })
-    }
-
-    fn normed(x: &Tensor, norm: &RmsNorm, heads: usize) -> Result<Tensor> {
-        let [b, n, width] = x.dims3()?;
-        let each = x.reshape([b, n, heads, width / heads])?;
-        Ok(norm.forward(&each)?.reshape([b, n, width])?)
-    }
-
-    pub(super) fn forward(
-        &self,
-        x: &Tensor,
-        source: &Tensor,
-        rope: Option<&Rope>,
-        mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        let LayerShape { heads, shared, .. } = self.shape;
-        let mut q = Self::normed(&self.q.forward(x)?, &self.q_norm, heads)?;
-        let mut k = Self::normed(&self.k.forward(source)?, &self.k_norm, shared)?;
-        if let Some(rope) = rope {
-            q = rope.half(&q, heads)?;
-            k = rope.half(&k, shared)?;
-        }
-        let k = repeat_heads(&k, shared, heads / shared)?;
-        let v = repeat_heads(&self.v.forward(source)?, shared, heads / shared)?;
-        let mask = mask.map_or(Mask::None, Mask::Add);
-        let seen = attention(&q, &k, &v, heads, mask, None)?;
-        Ok(self.out.forward(&seen)?)
-    }
-}
-
-pub(super) struct FeedForward {
-    gate: Arc<Linear>,
-    up: Arc<Linear>,
-    down: Arc<Linear>,
-}
-
-impl FeedForward {
-    pub(super) fn new(weights: &Walk<'_>, shape: LayerShape) -> Result<Self> {
-        let LayerShape { dim, inner, .. } = shape;
-        Ok(Self {
-            gate: weights.matrix("gate_proj", inner, dim)?,
-            up: weights.matrix("up_proj", inner, dim)?,
-            down: weights.matrix("down_proj", dim, inner)?,
-        })
-    }
-
-    pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let inner = swiglu(&self.gate.forward(x)?, &self.up.forward(x)?)?;
-        Ok(self.down.forward(&inner)?)
-    }
+pub(super) fn feed_forward(weights: &Walk<'_>, shape: LayerShape) -> Result<Mlp> {
+    let layers = MlpLayers::Gated(["gate_proj", "up_proj", "down_proj"]);
+    Mlp::new(weights, layers, (shape.dim, shape.inner), false)
 }
 
 /// A layer of the parts that read lyrics and voices.
 struct EncoderLayer {
     attention: Attention,
-    feed_forward: FeedForward,
+    feed_forward: Mlp,
     first_norm: Arc<RmsNorm>,
     second_norm: Arc<RmsNorm>,
 }
@@ -119,8 +64,8 @@ impl Encoder {
         let layer = |number: usize| -> Result<EncoderLayer> {
             let at = list.at(number);
             Ok(EncoderLayer {
-                attention: Attention::new(&at.at("self_attn"), shape)?,
-                feed_forward: FeedForward::new(&at.at("mlp"), shape)?,
+                attention: attention(&at.at("self_attn"), shape)?,
+                feed_forward: feed_forward(&at.at("mlp"), shape)?,
                 first_norm: at.rms_norm("input_layernorm.weight", shape.dim, EPS)?,
                 second_norm: at.rms_norm("post_attention_layernorm.weight", shape.dim, EPS)?,
             })
@@ -149,10 +94,11 @@ impl Encoder {
         let near = near(count, self.shape.window, &device)?;
         for (number, layer) in self.layers.iter().enumerate() {
             let mask = near.as_ref().filter(|_| number % 2 == 0);
-            let input = layer.first_norm.forward(&x)?;
-            x = x.add(&layer.attention.forward(&input, &input, Some(&rope), mask)?)?;
-            let input = layer.second_norm.forward(&x)?;
-            x = x.add(&layer.feed_forward.forward(&input)?)?;
+            let mask = mask.map_or(Mask::None, Mask::Add);
+            let qkv = layer.attention.qkv(&layer.first_norm.forward(&x)?)?;
+            x = layer.attention.add(&qkv.attend(&rope, mask)?, &x)?;
+            let inner = layer.feed_forward.inner(&layer.second_norm.forward(&x)?)?;
+            x = layer.feed_forward.add(&inner, &x)?;
         }
         Ok(self.norm.forward(&x)?)
     }
@@ -160,7 +106,8 @@ impl Encoder {
 
 pub(super) fn rope(count: usize, shape: LayerShape, device: &Device) -> Result<Rope> {
     let positions: Vec<f64> = (0..count).map(|i| i as f64).collect();
-    Rope::new(&positions, &[shape.head], shape.theta)?.to(device)
+    let rope = Rope::new(&positions, &[shape.head], shape.theta)?;
+    rope.pairing(Pairs::Halves).to(device)
 }
 
 /// Hides what is farther away than `window`; none where nothing is.

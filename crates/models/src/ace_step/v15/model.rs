@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Linear, RmsNorm, Value, activate, add_gated, matmul, modulate};
+use fresco_tensor::nn::{Linear, Mask, RmsNorm, Value, matmul, modulate, silu};
 use fresco_tensor::{Device, Tensor};
 
 use super::codes::CodeDecoder;
 use super::condition::ConditionEncoder;
 use super::config::{Ace15Config, LayerShape};
-use super::layers::{Attention, EPS, FeedForward, near, rope};
+use super::layers::{EPS, attention, feed_forward, near, rope};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
@@ -17,7 +17,7 @@ use crate::error::{ModelError, Result};
 use crate::latent_format::{self, LatentFormat};
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
-use crate::transformer::{Embedder, Rope, sinusoid};
+use crate::transformer::{AdaLn, Attention, Blocks, Mlp, Rope, Rotation, TimeEmbed};
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
 const HELD: u64 = 16;
@@ -26,7 +26,7 @@ const SCALE: f32 = 1000.0;
 
 /// A time as numbers, and as what all layers are moved by.
 struct Time {
-    embedder: Embedder,
+    embedder: TimeEmbed,
     rows: Arc<Linear>,
 }
 
@@ -35,26 +35,23 @@ impl Time {
         let dim = config.block.dim;
         let names = ["linear_1", "linear_2"];
         Ok(Self {
-            embedder: Embedder::new(weights, names, config.waves, dim, true)?,
+            embedder: TimeEmbed::new(weights, names, config.waves, dim)?,
             rows: weights.linear("time_proj", 6 * dim, dim)?,
         })
     }
 
-    fn forward(&self, times: &[f32], waves: usize, device: &Device) -> Result<[Tensor; 2]> {
-        let times: Vec<f32> = times.iter().map(|t| t * SCALE).collect();
-        let said = self
-            .embedder
-            .forward(&sinusoid(&times, waves)?.to(device)?)?;
-        let rows = self.rows.forward(&activate(said.clone(), Act::Silu))?;
+    fn forward(&self, times: &[f32], device: &Device) -> Result<[Tensor; 2]> {
+        let said = self.embedder.forward(times, SCALE, device)?;
+        let rows = self.rows.forward(&silu(&said))?;
         Ok([said, rows])
     }
 }
 
 struct Block {
-    table: Arc<Value>,
+    modulation: AdaLn<6>,
     attention: Attention,
     cross: Attention,
-    feed_forward: FeedForward,
+    feed_forward: Mlp,
     norms: [Arc<RmsNorm>; 3],
 }
 
@@ -62,10 +59,10 @@ impl Block {
     fn new(weights: &Walk<'_>, shape: LayerShape) -> Result<Self> {
         let norm = |name: &str| weights.rms_norm(name, shape.dim, EPS);
         Ok(Self {
-            table: weights.value("scale_shift_table", &[1, 6, shape.dim])?,
-            attention: Attention::new(&weights.at("self_attn"), shape)?,
-            cross: Attention::new(&weights.at("cross_attn"), shape)?,
-            feed_forward: FeedForward::new(&weights.at("mlp"), shape)?,
+            modulation: AdaLn::table(weights, "scale_shift_table", &[1, 6, shape.dim])?,
+            attention: attention(&weights.at("self_attn"), shape)?,
+            cross: attention(&weights.at("cross_attn"), shape)?,
+            feed_forward: feed_forward(&weights.at("mlp"), shape)?,
             norms: [
                 norm("self_attn_norm.weight")?,
                 norm("cross_attn_norm.weight")?,
@@ -80,24 +77,19 @@ impl Block {
         prompt: &Tensor,
         rows: &Tensor,
         rope: &Rope,
-        mask: Option<&Tensor>,
+        mask: Mask<'_>,
     ) -> Result<Tensor> {
-        let [b, _, dim] = x.dims3()?;
-        let rows = rows
-            .reshape([b, 6, dim])?
-            .add(&self.table.at(&x.device())?)?;
-        let part = |i: usize| -> Result<Tensor> { Ok(rows.narrow(1, i, 1)?) };
-        let input = modulate(self.norms[0].forward(&x)?, &part(1)?, Some(&part(0)?))?;
-        let seen = self.attention.forward(&input, &input, Some(rope), mask)?;
-        let x = add_gated(x, &part(2)?, &seen)?;
-        let input = self.norms[1].forward(&x)?;
-        let x = x.add(&self.cross.forward(&input, prompt, None, None)?)?;
-        let input = modulate(self.norms[2].forward(&x)?, &part(4)?, Some(&part(3)?))?;
-        Ok(add_gated(
-            x,
-            &part(5)?,
-            &self.feed_forward.forward(&input)?,
-        )?)
+        let [shift, scale, gate, shift2, scale2, gate2] = self.modulation.forward(rows)?;
+        let input = modulate(self.norms[0].forward(&x)?, &scale, Some(&shift))?;
+        let seen = self.attention.qkv(&input)?.attend(rope, mask)?;
+        let x = self.attention.add_gated(&seen, x, &gate)?;
+        let qkv = self.cross.qkv_to(&self.norms[1].forward(&x)?, prompt)?;
+        let x = self
+            .cross
+            .add(&qkv.attend(Rotation::NONE, Mask::None)?, &x)?;
+        let input = modulate(self.norms[2].forward(&x)?, &scale2, Some(&shift2))?;
+        let inner = self.feed_forward.inner(&input)?;
+        self.feed_forward.add_gated(&inner, x, &gate2)
     }
 }
 
@@ -158,9 +150,7 @@ impl DiffusionNetwork for Ace15Network {
             codes: codes
                 .map(|codes| CodeDecoder::new(weights, codes))
                 .transpose()?,
-            blocks: (0..config.layers)
-                .map(|number| Block::new(&list.at(number), config.block))
-                .collect::<Result<_>>()?,
+            blocks: list.each(config.layers, |weights| Block::new(weights, config.block))?,
             norm: weights.rms_norm("norm_out.weight", dim, EPS)?,
             table: weights.value("scale_shift_table", &[1, 2, dim])?,
             last: weights.value(
@@ -172,7 +162,7 @@ impl DiffusionNetwork for Ace15Network {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, device, config) = (input.hooks, &self.device, &self.config);
+        let (device, config) = (&self.device, &self.config);
         let [b, channels, frames] = input.x.dims3()?;
         if channels != config.channels {
             let reason = format!(
@@ -192,7 +182,7 @@ impl DiffusionNetwork for Ace15Network {
         // Channels before frames, as kernels have them.
         let x = x.reshape([b, count, config.patch, width])?;
         let x = x.permute(&[0, 1, 3, 2])?;
-        let mut x = self
+        let x = self
             .first
             .forward(&x.reshape([b, count, width * config.patch])?)?;
         // Models that go by other steps than they are told are given the time that a step ends at.
@@ -202,18 +192,19 @@ impl DiffusionNetwork for Ace15Network {
             }
             _ => vec![0.0; input.timesteps.len()],
         };
-        let [said, rows] = self.times[0].forward(input.timesteps, config.waves, device)?;
-        let [more_said, more_rows] = self.times[1].forward(&apart, config.waves, device)?;
+        let [said, rows] = self.times[0].forward(input.timesteps, device)?;
+        let [more_said, more_rows] = self.times[1].forward(&apart, device)?;
         let (said, rows) = (said.add(&more_said)?, rows.add(&more_rows)?);
         let rope = rope(count, config.block, device)?;
         let near = near(count, config.block.window, device)?;
-        for (number, block) in self.blocks.iter().enumerate() {
-            hooks.check()?;
-            if !hooks.skips(BlockKind::DOUBLE, number) {
-                let mask = near.as_ref().filter(|_| number % 2 == 0);
-                x = block.forward(x, &prompt, &rows, &rope, mask)?;
-            }
-        }
+        let (kind, blocks) = (BlockKind::DOUBLE, self.blocks.len());
+        let blocks = Blocks::new(kind, blocks, config.block.heads, [1, 1, count], input);
+        let (x, _) = blocks.run_pair((x, prompt), |number, x, prompt| {
+            let mask = near.as_ref().filter(|_| number % 2 == 0);
+            let mask = mask.map_or(Mask::None, Mask::Add);
+            let x = self.blocks[number].forward(x, &prompt, &rows, &rope, mask)?;
+            Ok((x, prompt))
+        })?;
         let dim = config.block.dim;
         let table = said.reshape([b, 1, dim])?.add(&self.table.at(device)?)?;
         let (shift, scale) = (table.narrow(1, 0, 1)?, table.narrow(1, 1, 1)?);

@@ -1,7 +1,7 @@
 //! What is still to be seen of frames that were worked on before.
 
+use fresco_tensor::Tensor;
 use fresco_tensor::nn::Conv3d;
-use fresco_tensor::{Device, Tensor};
 
 use super::model::joined;
 use crate::error::Result;
@@ -101,7 +101,7 @@ impl Stream {
         make: impl FnOnce() -> Result<Tensor>,
         add: Option<Tensor>,
     ) -> Result<Tensor> {
-        if matches!(from.device(), Device::Cuda(_)) {
+        if from.device().is_gpu() {
             return self.causal(conv, &make()?, add);
         }
         if add.is_none() && conv.out_channels() < conv.in_channels() {

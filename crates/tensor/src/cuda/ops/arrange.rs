@@ -1,9 +1,7 @@
 //! Moving elements on a GPU. The kernels move units of 2 to 16 bytes and know nothing of formats.
 
-use std::sync::Arc;
-
 use super::{grid, whole};
-use crate::cuda::{Args, CudaBuffer, CudaDevice, Format, Kernel};
+use crate::cuda::{Address, Args, CudaDevice, Format, GpuBuffer, Kernel, OnCard};
 use crate::elements::strides;
 use crate::error::{Result, TensorError};
 
@@ -211,12 +209,12 @@ fn transposed(
 
 /// Reads elements of a walk one after another into a new buffer. `base` is where the walk begins.
 pub(crate) fn gather(
-    from: &CudaBuffer,
+    from: &GpuBuffer,
     walk: &[usize],
     steps: &[isize],
     base: isize,
-) -> Result<CudaBuffer> {
-    let out = from.device().buffer(walk.iter().product(), from.format())?;
+) -> Result<GpuBuffer> {
+    let out = from.card().buffer(walk.iter().product(), from.format())?;
     if out.len() == 0 {
         return Ok(out);
     }
@@ -227,16 +225,16 @@ pub(crate) fn gather(
     let first = from
         .address()
         .wrapping_add_signed(base as i64 * size as i64);
-    copy(from.device(), size, (out.address(), first), dims)?;
+    copy(from.card(), size, (out.address(), first), dims)?;
     Ok(out)
 }
 
 /// Writes a whole tensor into the box of another that begins `base` elements behind its start. The target has the steps.
 pub(crate) fn paste(
-    to: &CudaBuffer,
+    to: &GpuBuffer,
     steps: &[isize],
     base: usize,
-    source: &CudaBuffer,
+    source: &GpuBuffer,
     shape: &[usize],
 ) -> Result<()> {
     let own = strides(shape);
@@ -244,17 +242,17 @@ pub(crate) fn paste(
     let dims = dims.map(|((&size, &a), &b)| WalkDim { size, a, b });
     let size = to.format().size();
     let first = to.address() + (base * size) as u64;
-    copy(to.device(), size, (first, source.address()), dims)
+    copy(to.card(), size, (first, source.address()), dims)
 }
 
 /// Joins tensors along a dimension: of each, its elements and how many of them belong to one of the `outer` entries before
 /// that dimension. All are of one device and format.
 pub(crate) fn cat(
-    device: &Arc<CudaDevice>,
+    device: &CudaDevice,
     format: Format,
     outer: usize,
-    parts: &[(&CudaBuffer, usize)],
-) -> Result<CudaBuffer> {
+    parts: &[(&GpuBuffer, usize)],
+) -> Result<GpuBuffer> {
     let each: usize = parts.iter().map(|(_, size)| size).sum();
     let out = device.buffer(outer * each, format)?;
     let size = format.size();
@@ -276,11 +274,11 @@ pub(crate) fn cat(
 
 /// (outer, size, inner) to (outer, the given entries, inner). The entries were checked.
 pub(crate) fn index_select(
-    from: &CudaBuffer,
+    from: &GpuBuffer,
     (outer, size, inner): (usize, usize, usize),
     indices: &[usize],
-) -> Result<CudaBuffer> {
-    let device = from.device();
+) -> Result<GpuBuffer> {
+    let device = from.card();
     let out = device.buffer(outer * indices.len() * inner, from.format())?;
     if out.len() == 0 {
         return Ok(out);
@@ -309,7 +307,7 @@ pub(crate) fn index_select(
 }
 
 /// Indices on a device, as integers of 32 bits in a buffer of so many floats.
-pub(super) fn index_list(device: &Arc<CudaDevice>, indices: &[usize]) -> Result<CudaBuffer> {
+pub(super) fn index_list(device: &CudaDevice, indices: &[usize]) -> Result<GpuBuffer> {
     let bits = indices.iter().map(|&i| {
         let bits = u32::try_from(i).map_err(|_| TensorError::IndexOutOfRange {
             op: "index",
@@ -318,16 +316,16 @@ pub(super) fn index_list(device: &Arc<CudaDevice>, indices: &[usize]) -> Result<
         })?;
         Ok(f32::from_bits(bits))
     });
-    CudaBuffer::from_host(device, &bits.collect::<Result<Vec<_>>>()?, Format::F32)
+    device.upload_values(&bits.collect::<Result<Vec<_>>>()?, Format::F32)
 }
 
 /// (b, h, w, c) to another height and width: every target takes the source at `floor(i * in / out)`. No size is 0.
 pub(crate) fn upsample_nearest(
-    from: &CudaBuffer,
+    from: &GpuBuffer,
     [b, h, w, c]: [usize; 4],
     [height, width]: [usize; 2],
-) -> Result<CudaBuffer> {
-    let device = from.device();
+) -> Result<GpuBuffer> {
+    let device = from.card();
     let out = device.buffer(b * height * width * c, from.format())?;
     let element = from.format().size();
     let unit = unit_of(element, [c as u64]);
@@ -355,12 +353,12 @@ pub(crate) fn upsample_nearest(
 
 /// Rows cut into so many parts of equal width, each a tensor of its own. None where they have to be cut one by one.
 pub(crate) fn split_rows(
-    from: &CudaBuffer,
+    from: &GpuBuffer,
     rows: usize,
     parts: usize,
-) -> Result<Option<Vec<CudaBuffer>>> {
+) -> Result<Option<Vec<GpuBuffer>>> {
     const MOST: usize = 8;
-    let (device, together) = (from.device(), super::pack(from.format()));
+    let (device, together) = (from.card(), super::pack(from.format()));
     let width = from.len() / rows.max(1) / parts.max(1);
     let fits = from.len() > 0 && (1..=MOST).contains(&parts) && width.is_multiple_of(together);
     if !fits {

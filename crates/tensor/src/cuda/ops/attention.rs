@@ -2,19 +2,11 @@
 
 use super::norm::int;
 use crate::cpu::attention::Sizes;
-use crate::cuda::{Args, CudaBuffer, CudaDevice, Format, Kernel, TensorMapSpec, work};
+use crate::cuda::{
+    Address, Args, CudaDevice, Format, GpuBuffer, Kernel, OnCard, TensorMapSpec, work,
+};
 use crate::error::{Result, TensorError};
-
-/// Which keys a query may look at. Steps are over items, heads and queries; a mask has the format of the tensors.
-#[derive(Clone, Copy)]
-pub(crate) enum CudaMask<'a> {
-    None,
-    Causal,
-    Add {
-        data: &'a CudaBuffer,
-        steps: [usize; 3],
-    },
-}
+use crate::gpu::{GpuMask, Values};
 
 /// An instance of `attention_hopper.cu`: the widest head, keys of a tile, warp groups that compute 64 queries each, and what one of
 /// them takes, compared with others for that width.
@@ -179,11 +171,11 @@ fn sizes(args: Args, s: Sizes) -> Result<Args> {
         .int(int(s.d)?))
 }
 
-fn mask_args(args: Args, mask: CudaMask<'_>) -> Args {
+fn mask_args(args: Args, mask: GpuMask<'_>) -> Args {
     let (address, steps, kind) = match mask {
-        CudaMask::None => (0, [0; 3], 0),
-        CudaMask::Causal => (0, [0; 3], 1),
-        CudaMask::Add { data, steps } => (data.address(), steps, 2),
+        GpuMask::None => (0, [0; 3], 0),
+        GpuMask::Causal => (0, [0; 3], 1),
+        GpuMask::Add { data, steps } => (data.address(), steps, 2),
     };
     let args = args.pointer(address);
     steps
@@ -195,13 +187,13 @@ fn mask_args(args: Args, mask: CudaMask<'_>) -> Args {
 /// Softmax of `q k^T * scale` and the mask, times `v`. All have one format; there is a query and a key.
 pub(crate) fn attention(
     s: Sizes,
-    [q, k, v]: [&CudaBuffer; 3],
+    [q, k, v]: [&GpuBuffer; 3],
     scale: f32,
-    mask: CudaMask<'_>,
-) -> Result<CudaBuffer> {
-    let device = q.device();
+    mask: GpuMask<'_>,
+) -> Result<GpuBuffer> {
+    let device = q.card();
     let out = device.buffer(q.len(), q.format())?;
-    let masked = !matches!(mask, CudaMask::None);
+    let masked = !matches!(mask, GpuMask::None);
     // Copies are of 16 bytes. Where nothing is masked, the largest product is looked for before it is scaled.
     let tiled = q.format() != Format::F32
         && device.arch() >= 80
@@ -214,7 +206,8 @@ pub(crate) fn attention(
     }
     if !masked && suits_hopper(device, s) {
         let values = Values {
-            address: v.address(),
+            rows: v,
+            first: 0,
             row: s.heads * s.d,
         };
         hopper_attention(s, [q, k, &out], values, scale)?;
@@ -236,13 +229,6 @@ fn suits_hopper(device: &CudaDevice, s: Sizes) -> bool {
     device.hopper() && Short::find(device, s).is_none() && s.d <= 512
 }
 
-/// Where values are: the address of the first, and elements from one token to the next.
-#[derive(Clone, Copy)]
-pub(crate) struct Values {
-    pub(crate) address: u64,
-    pub(crate) row: usize,
-}
-
 /// Whether values may stand in rows of something larger, with nothing masked.
 pub(crate) fn reads_rows(device: &CudaDevice, format: Format, s: Sizes, row: usize) -> bool {
     let whole = s.d.is_multiple_of(8) && row.is_multiple_of(8);
@@ -252,22 +238,22 @@ pub(crate) fn reads_rows(device: &CudaDevice, format: Format, s: Sizes, row: usi
 /// [`attention`] with values that do so.
 pub(crate) fn attention_in_rows(
     s: Sizes,
-    [q, k]: [&CudaBuffer; 2],
-    values: Values,
+    [q, k]: [&GpuBuffer; 2],
+    values: Values<'_>,
     scale: f32,
-) -> Result<CudaBuffer> {
-    let out = q.device().buffer(q.len(), q.format())?;
+) -> Result<GpuBuffer> {
+    let out = q.card().buffer(q.len(), q.format())?;
     hopper_attention(s, [q, k, &out], values, scale)?;
     Ok(out)
 }
 
 fn hopper_attention(
     s: Sizes,
-    [q, k, out]: [&CudaBuffer; 3],
-    values: Values,
+    [q, k, out]: [&GpuBuffer; 3],
+    values: Values<'_>,
     scale: f32,
 ) -> Result<()> {
-    let device = q.device();
+    let device = q.card();
     let (name, keys, queries, shared, threads) = match Hopper::find(s, device.multiprocessors()) {
         Some(h) => (
             h.name,
@@ -290,6 +276,7 @@ fn hopper_attention(
         })
     };
     let own = s.heads * s.d;
+    let first = values.rows.slice_at(values.first).address();
     // Heads of queries one by one, so that columns past theirs are zeros; of keys and values as one row.
     let args = Args::new()
         .map(&map(
@@ -299,7 +286,7 @@ fn hopper_attention(
             queries,
         )?)
         .map(&map((k.address(), own), [own, 1], s.keys, keys)?)
-        .map(&map((values.address, values.row), [own, 1], s.keys, keys)?)
+        .map(&map((first, values.row), [own, 1], s.keys, keys)?)
         .pointer(out.address());
     let args = sizes(args, s)?.float(scale);
     let kernel = Kernel {
@@ -313,7 +300,7 @@ fn hopper_attention(
 }
 
 /// Tells what the next kernel has to do.
-fn tell_work(s: Sizes, out: &CudaBuffer) {
+fn tell_work(s: Sizes, out: &GpuBuffer) {
     let [batch, heads, queries, keys, d] =
         [s.batch, s.heads, s.queries, s.keys, s.d].map(|n| n as f64);
     let elements = 2.0 * batch * heads * d * (queries + keys);
@@ -324,10 +311,10 @@ fn tell_work(s: Sizes, out: &CudaBuffer) {
 fn short_attention(
     instance: &Short,
     s: Sizes,
-    [q, k, v, out]: [&CudaBuffer; 4],
+    [q, k, v, out]: [&GpuBuffer; 4],
     scale: f32,
 ) -> Result<()> {
-    let device = q.device();
+    let device = q.card();
     let queries = 16 * instance.warps;
     let all = s.queries.div_ceil(queries) * s.heads * s.batch;
     // Two blocks for each multiprocessor, so that one has something to do while the other waits for its first queries.
@@ -351,17 +338,17 @@ fn short_attention(
 fn mma_attention(
     instance: &Mma,
     s: Sizes,
-    [q, k, v, out]: [&CudaBuffer; 4],
+    [q, k, v, out]: [&GpuBuffer; 4],
     scale: f32,
-    mask: CudaMask<'_>,
+    mask: GpuMask<'_>,
 ) -> Result<()> {
     let args = [q, k, v, out]
         .iter()
         .fold(Args::new(), |args, buffer| args.pointer(buffer.address()));
     let args = sizes(args, s)?.float(scale);
     let args = match mask {
-        CudaMask::None => args,
-        CudaMask::Causal | CudaMask::Add { .. } => mask_args(args, mask),
+        GpuMask::None => args,
+        GpuMask::Causal | GpuMask::Add { .. } => mask_args(args, mask),
     };
     let kernel = Kernel {
         module: "attention_mma",
@@ -370,8 +357,7 @@ fn mma_attention(
     };
     let grid = [blocks(s, instance.queries, 1)?, 1, 1];
     tell_work(s, out);
-    q.device()
-        .launch(kernel, grid, 128, instance.shared(), &args)
+    q.card().launch(kernel, grid, 128, instance.shared(), &args)
 }
 
 /// Most channels of a token that the plain kernels address.
@@ -389,7 +375,7 @@ fn check_plain(s: Sizes) -> Result<()> {
     ))
 }
 
-fn plain(s: Sizes, [q, k, v, out]: [&CudaBuffer; 4], scale: f32, mask: CudaMask<'_>) -> Result<()> {
+fn plain(s: Sizes, [q, k, v, out]: [&GpuBuffer; 4], scale: f32, mask: GpuMask<'_>) -> Result<()> {
     check_plain(s)?;
     // Heads that are wider than the widest are shared by several blocks.
     let (name, slice) = match s.d {
@@ -403,7 +389,7 @@ fn plain(s: Sizes, [q, k, v, out]: [&CudaBuffer; 4], scale: f32, mask: CudaMask<
     let args = mask_args(sizes(args, s)?.float(scale), mask);
     let kernel = plain_kernel(q.format(), name);
     let grid = [blocks(s, PLAIN_QUERIES, s.d.div_ceil(slice))?, 1, 1];
-    q.device().launch(kernel, grid, 256, 0, &args)
+    q.card().launch(kernel, grid, 256, 0, &args)
 }
 
 fn plain_kernel(format: Format, name: &'static str) -> Kernel {
@@ -417,12 +403,12 @@ fn plain_kernel(format: Format, name: &'static str) -> Kernel {
 /// The softmax of `q k^T * scale` itself, (batch * heads, queries, keys).
 pub(crate) fn probabilities(
     s: Sizes,
-    q: &CudaBuffer,
-    k: &CudaBuffer,
+    q: &GpuBuffer,
+    k: &GpuBuffer,
     scale: f32,
-) -> Result<CudaBuffer> {
+) -> Result<GpuBuffer> {
     check_plain(s)?;
-    let device = q.device();
+    let device = q.card();
     let count = s.batch * s.heads * s.queries * s.keys;
     let out = device.buffer(count, q.format())?;
     if count > 0 {

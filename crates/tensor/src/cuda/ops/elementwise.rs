@@ -3,23 +3,10 @@
 use super::arrange::{RANK, WalkDim, gather, merged, positions, walk_words};
 use super::{grid, launch_packs, pack, whole};
 use crate::arrange::broadcast_strides;
-use crate::cuda::{Args, CudaBuffer, Kernel};
+use crate::cuda::{Address, Args, GpuBuffer, Kernel, OnCard};
 use crate::elementwise::{Binary, Unary};
 use crate::error::Result;
-
-/// Activations, by their numbers in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Activation {
-    Silu = 9,
-    Gelu = 10,
-    GeluTanh = 11,
-    QuickGelu = 12,
-    Relu = 13,
-    Leaky = 14,
-    Mish = 15,
-    Tanh = 16,
-    Sigmoid = 17,
-}
+use crate::gpu::Activation;
 
 impl Unary {
     /// Number and parameters of the function in the kernel.
@@ -55,12 +42,12 @@ impl Binary {
 
 /// Two tensors of one format, each with its shape, stretched to the shape they have together.
 pub(crate) fn binary(
-    (shape_a, a): (&[usize], &CudaBuffer),
-    (shape_b, b): (&[usize], &CudaBuffer),
+    (shape_a, a): (&[usize], &GpuBuffer),
+    (shape_b, b): (&[usize], &GpuBuffer),
     shape: &[usize],
     op: Binary,
-) -> Result<CudaBuffer> {
-    let (device, format) = (a.device(), a.format());
+) -> Result<GpuBuffer> {
+    let (device, format) = (a.card(), a.format());
     let out = device.buffer(shape.iter().product(), format)?;
     if out.len() == 0 {
         return Ok(out);
@@ -122,25 +109,18 @@ pub(crate) fn binary(
 }
 
 /// A function of every element.
-pub(crate) fn unary(from: &CudaBuffer, op: Unary) -> Result<CudaBuffer> {
-    let out = from.device().buffer(from.len(), from.format())?;
+pub(crate) fn unary(from: &GpuBuffer, op: Unary) -> Result<GpuBuffer> {
+    let out = from.card().buffer(from.len(), from.format())?;
     start_unary(&out, from, op.on_gpu())?;
     Ok(out)
 }
 
-/// An activation of every element.
-pub(crate) fn activate(from: &CudaBuffer, activation: Activation) -> Result<CudaBuffer> {
-    let out = from.device().buffer(from.len(), from.format())?;
-    start_unary(&out, from, (activation as i32, 0.0, 0.0))?;
-    Ok(out)
+/// An activation of every element, into a buffer that may be the same.
+pub(crate) fn activate(from: &GpuBuffer, to: &GpuBuffer, activation: Activation) -> Result<()> {
+    start_unary(to, from, (activation as i32, 0.0, 0.0))
 }
 
-/// The same where the elements are. Nobody else may hold them.
-pub(crate) fn activate_in_place(of: &CudaBuffer, activation: Activation) -> Result<()> {
-    start_unary(of, of, (activation as i32, 0.0, 0.0))
-}
-
-fn start_unary(to: &CudaBuffer, from: &CudaBuffer, (op, p, q): (i32, f32, f32)) -> Result<()> {
+fn start_unary(to: &GpuBuffer, from: &GpuBuffer, (op, p, q): (i32, f32, f32)) -> Result<()> {
     let args = Args::new()
         .pointer(to.address())
         .pointer(from.address())
@@ -152,8 +132,8 @@ fn start_unary(to: &CudaBuffer, from: &CudaBuffer, (op, p, q): (i32, f32, f32)) 
 }
 
 /// `uncond + scale * (cond - uncond)`. Both have one format and length.
-pub(crate) fn guide(cond: &CudaBuffer, uncond: &CudaBuffer, scale: f32) -> Result<CudaBuffer> {
-    let out = cond.device().buffer(cond.len(), cond.format())?;
+pub(crate) fn guide(cond: &GpuBuffer, uncond: &GpuBuffer, scale: f32) -> Result<GpuBuffer> {
+    let out = cond.card().buffer(cond.len(), cond.format())?;
     let args = Args::new()
         .pointer(out.address())
         .pointer(cond.address())
@@ -166,12 +146,12 @@ pub(crate) fn guide(cond: &CudaBuffer, uncond: &CudaBuffer, scale: f32) -> Resul
 
 /// `x + (x - denoised) / sigma * change`. Both have one format and length.
 pub(crate) fn euler(
-    x: &CudaBuffer,
-    denoised: &CudaBuffer,
+    x: &GpuBuffer,
+    denoised: &GpuBuffer,
     sigma: f32,
     change: f32,
-) -> Result<CudaBuffer> {
-    let out = x.device().buffer(x.len(), x.format())?;
+) -> Result<GpuBuffer> {
+    let out = x.card().buffer(x.len(), x.format())?;
     let args = Args::new()
         .pointer(out.address())
         .pointer(x.address())

@@ -1,39 +1,10 @@
 //! Queries, keys and values on a GPU, ready for attention, and what follows it.
 
 use super::{grid, pack, small, whole};
-use crate::cuda::{Args, CudaBuffer, Format, Kernel};
+use crate::cuda::{Address, Args, Format, GpuBuffer, Kernel, OnCard};
 use crate::error::Result;
-
-/// Sizes of queries, keys and values together: (items, tokens, heads * d) each.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct HeadSizes {
-    pub(crate) items: usize,
-    pub(crate) tokens: usize,
-    pub(crate) heads: usize,
-    pub(crate) d: usize,
-}
-
-/// Tables of angles, F32, one for all items or one for each; and whether pairs are half a head apart.
-#[derive(Clone, Copy)]
-pub(crate) struct HeadAngles<'a> {
-    pub(crate) cos: &'a CudaBuffer,
-    pub(crate) sin: &'a CudaBuffer,
-    pub(crate) each_item: bool,
-    pub(crate) apart: bool,
-}
-
-/// A part of the tokens: addresses of queries, keys and values, each in rows of so many elements, where its first token goes,
-/// and addresses of the norms' weights or 0.
-#[derive(Clone, Copy)]
-pub(crate) struct HeadRows {
-    pub(crate) from: [u64; 3],
-    pub(crate) row_width: usize,
-    pub(crate) tokens: usize,
-    pub(crate) first: usize,
-    pub(crate) query: u64,
-    pub(crate) key: u64,
-    pub(crate) eps: f32,
-}
+use crate::gpu::{Behind, HeadAngles, HeadSizes, HeadTokens};
+use crate::nn::MlpJoin;
 
 /// Whether heads of a size are whole packs of a warp.
 pub(crate) fn fits(format: Format, d: usize, apart: bool, row_width: usize) -> bool {
@@ -44,12 +15,12 @@ pub(crate) fn fits(format: Format, d: usize, apart: bool, row_width: usize) -> b
 
 /// Puts a part of the tokens into queries, keys and, where there is a place for them, values. It [`fits`], and there are elements.
 pub(crate) fn join_heads(
-    ([q, k], v): ([&CudaBuffer; 2], Option<&CudaBuffer>),
+    ([q, k], v): ([&GpuBuffer; 2], Option<&GpuBuffer>),
     sizes: HeadSizes,
-    part: HeadRows,
+    part: HeadTokens<'_>,
     angles: Option<HeadAngles<'_>>,
 ) -> Result<()> {
-    let (device, format) = (q.device(), q.format());
+    let (device, format) = (q.card(), q.format());
     let lanes = (sizes.d / pack(format)).next_power_of_two().max(4);
     let kernel = Kernel {
         module: "heads",
@@ -67,15 +38,19 @@ pub(crate) fn join_heads(
         Some(angles) if angles.each_item => sizes.tokens,
         _ => 0,
     };
+    let [queries, keys, values] = part.from.map(|(of, first)| of.slice_at(first).address());
+    let norms = part
+        .norms
+        .map_or([0; 2], |norms| norms.map(|norm| norm.address()));
     let args = Args::new()
         .pointer(q.address())
         .pointer(k.address())
-        .pointer(v.map_or(0, CudaBuffer::address))
-        .pointer(part.from[0])
-        .pointer(part.from[1])
-        .pointer(part.from[2])
-        .pointer(part.query)
-        .pointer(part.key)
+        .pointer(v.map_or(0, Address::address))
+        .pointer(queries)
+        .pointer(keys)
+        .pointer(values)
+        .pointer(norms[0])
+        .pointer(norms[1])
         .pointer(angles.map_or(0, |angles| angles.cos.address()))
         .pointer(angles.map_or(0, |angles| angles.sin.address()))
         .long(whole(rows))
@@ -91,15 +66,27 @@ pub(crate) fn join_heads(
     device.launch(kernel, grid(rows * lanes)?, 256, 0, &args)
 }
 
-/// Rows of `seen` with an activation of the columns of `wide` from `first` on behind them; widths in elements, all of whole
-/// packs. `kind` is as in the kernel.
+/// Whether all widths are of whole packs.
+pub(crate) fn joins((seen, left): (&GpuBuffer, usize), behind: Behind<'_>, kind: MlpJoin) -> bool {
+    let sizes = [left, kind.width(behind.columns), behind.row, behind.first];
+    let together = pack(seen.format());
+    sizes.iter().all(|size| size.is_multiple_of(together))
+}
+
+/// Rows of `seen` with an activation of columns behind them; widths in elements. It [`joins`].
 pub(crate) fn join_activated(
-    (seen, left): (&CudaBuffer, usize),
-    (wide, wide_row, first): (&CudaBuffer, usize, usize),
-    right: usize,
-    kind: i32,
-) -> Result<CudaBuffer> {
-    let (device, format) = (seen.device(), seen.format());
+    (seen, left): (&GpuBuffer, usize),
+    behind: Behind<'_>,
+    kind: MlpJoin,
+) -> Result<GpuBuffer> {
+    let (device, format) = (seen.card(), seen.format());
+    let right = kind.width(behind.columns);
+    let number = match kind {
+        MlpJoin::GeluTanh => 0,
+        MlpJoin::GateFirst => 1,
+        MlpJoin::GateLast => 2,
+        MlpJoin::Done => 3,
+    };
     let together = pack(format);
     let rows = seen.len() / left;
     let out = device.buffer(rows * (left + right), format)?;
@@ -107,16 +94,16 @@ pub(crate) fn join_activated(
     let mut args = Args::new()
         .pointer(out.address())
         .pointer(seen.address())
-        .pointer(wide.address())
+        .pointer(behind.wide.address())
         .long(whole(total));
-    for number in [left, right, wide_row, first] {
-        args = args.int(small(number / together)?);
+    for size in [left, right, behind.row, behind.first] {
+        args = args.int(small(size / together)?);
     }
     let kernel = Kernel {
         module: "heads",
         format,
         name: "join_activated",
     };
-    device.launch(kernel, grid(total)?, 256, 0, &args.int(kind))?;
+    device.launch(kernel, grid(total)?, 256, 0, &args.int(number))?;
     Ok(out)
 }

@@ -1,7 +1,8 @@
 //! Weights changed by low-rank matrices: in f32, then in the format that they are kept in.
 
 use super::{product, weights};
-use crate::cuda::{Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel};
+use crate::cuda::memory::convert;
+use crate::cuda::{Address, Args, CudaDevice, CudaValue, Format, GpuBuffer, Kernel, OnCard};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::formats;
@@ -28,7 +29,7 @@ fn start(device: &CudaDevice, name: &'static str, count: usize, args: &Args) -> 
 }
 
 /// A weight (out, channels) with what it grows by, in f32. None for one that is kept in a way that only the processor undoes.
-pub(crate) fn grown(weight: &CudaValue, growths: &[Growth]) -> Result<Option<CudaBuffer>> {
+pub(crate) fn grown(weight: &CudaValue, growths: &[Growth]) -> Result<Option<GpuBuffer>> {
     let shape = weights::shape(weight)?;
     if shape.taps != 1 || weights::rotation(weight) > 0 {
         return Ok(None);
@@ -38,20 +39,17 @@ pub(crate) fn grown(weight: &CudaValue, growths: &[Growth]) -> Result<Option<Cud
         weights::Elements::Made(buffer) => buffer,
         weights::Elements::Kept(value, format) => {
             let copy = device.buffer(shape.out * shape.channels, Format::F32)?;
-            copy.fill_from((value.address(), format))?;
+            convert((value.address(), format), &copy)?;
             copy
         }
         // Bytes for products of bytes, and other forms, which nothing can be added to.
         weights::Elements::Pairs(..) | weights::Elements::Form(_) => return Ok(None),
     };
     for growth in growths {
-        let [up, down] = [&growth.up, &growth.down].map(|of| -> Result<(CudaBuffer, usize)> {
+        let [up, down] = [&growth.up, &growth.down].map(|of| -> Result<(GpuBuffer, usize)> {
             let values = of.to_f32()?;
             let rows = of.shape().first().copied().unwrap_or(0);
-            Ok((
-                CudaBuffer::from_host(device, values.data(), Format::F32)?,
-                rows,
-            ))
+            Ok((device.upload_values(values.data(), Format::F32)?, rows))
         });
         let ((up, rows), (down, rank)) = (up?, down?);
         let fits = rows * rank == up.len()
@@ -77,8 +75,8 @@ pub(crate) fn grown(weight: &CudaValue, growths: &[Growth]) -> Result<Option<Cud
 }
 
 /// Writes values to an address in a format, byte for byte as the processor would.
-pub(crate) fn write(values: &CudaBuffer, to: u64, dtype: Dtype, seed: u64) -> Result<()> {
-    let device = values.device();
+pub(crate) fn write(values: &GpuBuffer, to: u64, dtype: Dtype, seed: u64) -> Result<()> {
+    let device = values.card();
     let count = values.len();
     let format = match dtype {
         Dtype::F32 => Format::F32,
@@ -86,7 +84,7 @@ pub(crate) fn write(values: &CudaBuffer, to: u64, dtype: Dtype, seed: u64) -> Re
         Dtype::Bf16 => Format::Bf16,
         Dtype::F8E4M3 | Dtype::F8E5M2 => {
             let steps = formats::f8_steps(dtype);
-            let known = CudaBuffer::from_host(device, &steps, Format::F32)?;
+            let known = device.upload_values(&steps, Format::F32)?;
             let args = Args::new()
                 .pointer(values.address())
                 .pointer(to)

@@ -1,12 +1,13 @@
 //! Gated activations and rotary positions on a GPU.
 
 use super::{grid, pack, small, whole};
-use crate::cuda::{Args, CudaBuffer, Kernel};
+use crate::cuda::{Address, Args, GpuBuffer, Kernel, OnCard};
 use crate::error::Result;
+use crate::gpu::RopePairs;
 
 /// The first half of each row times the GELU of the second; rows of twice `half`.
-pub(crate) fn geglu(from: &CudaBuffer, half: usize) -> Result<CudaBuffer> {
-    let (device, format) = (from.device(), from.format());
+pub(crate) fn geglu(from: &GpuBuffer, half: usize) -> Result<GpuBuffer> {
+    let (device, format) = (from.card(), from.format());
     let out = device.buffer(from.len() / 2, format)?;
     if out.len() == 0 {
         return Ok(out);
@@ -32,23 +33,16 @@ pub(crate) fn geglu(from: &CudaBuffer, half: usize) -> Result<CudaBuffer> {
     Ok(out)
 }
 
-/// Which channels of a head are a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RopePairs {
-    Neighbours,
-    Halves,
-}
-
 /// Turns the pairs of (rows, heads, 2 * half), which has elements. The tables are (positions, half) and F32; rows take them
 /// in turn.
 pub(crate) fn rope(
-    x: &CudaBuffer,
+    x: &GpuBuffer,
     [heads, half]: [usize; 2],
-    cos: &CudaBuffer,
-    sin: &CudaBuffer,
+    cos: &GpuBuffer,
+    sin: &GpuBuffer,
     pairs: RopePairs,
-) -> Result<CudaBuffer> {
-    let (device, format) = (x.device(), x.format());
+) -> Result<GpuBuffer> {
+    let (device, format) = (x.card(), x.format());
     let out = device.buffer(x.len(), format)?;
     let together = pack(format);
     // Threads turn whole packs where those do not reach beyond a head (its half), else single pairs.

@@ -14,9 +14,7 @@ pub(crate) mod product;
 pub(crate) mod reduce;
 mod weights;
 
-use std::sync::Arc;
-
-use super::{Args, CudaBuffer, CudaDevice, Format, Kernel};
+use super::{Address, Args, CudaDevice, Format, GpuBuffer, Kernel, OnCard};
 use crate::error::{Result, TensorError};
 
 /// Elements in 16 bytes.
@@ -53,7 +51,7 @@ fn too_large(number: usize) -> TensorError {
 
 /// Starts a kernel whose threads write 16 bytes each of a buffer; not for an empty one.
 fn launch_packs(
-    to: &CudaBuffer,
+    to: &GpuBuffer,
     module: &'static str,
     name: &'static str,
     args: &Args,
@@ -68,16 +66,16 @@ fn launch_packs(
         name,
     };
     let shape = grid(to.len().div_ceil(pack(format)))?;
-    to.device().launch(kernel, shape, 256, 0, args)
+    to.card().launch(kernel, shape, 256, 0, args)
 }
 
 /// So many times the same value.
 pub(crate) fn filled(
-    device: &Arc<CudaDevice>,
+    device: &CudaDevice,
     count: usize,
     format: Format,
     value: f32,
-) -> Result<CudaBuffer> {
+) -> Result<GpuBuffer> {
     let out = device.buffer(count, format)?;
     if count > 0 {
         let kernel = Kernel {

@@ -1,7 +1,7 @@
 //! What transformers do between their layers, on a GPU.
 
 use super::norm::{in_vectors, int, kernel, lanes};
-use crate::cuda::{Args, CudaBuffer};
+use crate::cuda::{Address, Args, GpuBuffer, OnCard};
 use crate::error::Result;
 
 /// Threads of a block.
@@ -18,8 +18,8 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    fn start(&self, out: &CudaBuffer) -> Result<()> {
-        let (device, format) = (out.device(), out.format());
+    fn start(&self, out: &GpuBuffer) -> Result<()> {
+        let (device, format) = (out.card(), out.format());
         let n = lanes(format);
         let whole = !self.last_in_elements || self.last.is_multiple_of(n);
         // In vectors, numbers of rows are computed with 32 bits.
@@ -52,13 +52,13 @@ impl Rows<'_> {
 
 /// `x * (1 + scale) + shift` into `out`, which may be `x`; a row of `scale` and `shift` for every `each` rows of `width`.
 pub(crate) fn modulate(
-    x: &CudaBuffer,
-    scale: &CudaBuffer,
-    shift: Option<&CudaBuffer>,
-    out: &CudaBuffer,
+    x: &GpuBuffer,
+    scale: &GpuBuffer,
+    shift: Option<&GpuBuffer>,
+    out: &GpuBuffer,
     (width, each): (usize, usize),
 ) -> Result<()> {
-    let shift = shift.map_or(0, CudaBuffer::address);
+    let shift = shift.map_or(0, Address::address);
     Rows {
         names: ["modulate", "modulate_any"],
         addresses: &[x.address(), scale.address(), shift, out.address()],
@@ -71,10 +71,10 @@ pub(crate) fn modulate(
 
 /// `x + gate * y` into `out`, which may be `x`; a row of the gate for every `each` rows of `width`.
 pub(crate) fn add_gated(
-    x: &CudaBuffer,
-    gate: &CudaBuffer,
-    y: &CudaBuffer,
-    out: &CudaBuffer,
+    x: &GpuBuffer,
+    gate: &GpuBuffer,
+    y: &GpuBuffer,
+    out: &GpuBuffer,
     (width, each): (usize, usize),
 ) -> Result<()> {
     Rows {
@@ -88,8 +88,8 @@ pub(crate) fn add_gated(
 }
 
 /// `silu(gate) * value`, element by element.
-pub(crate) fn swiglu(gate: &CudaBuffer, value: &CudaBuffer) -> Result<CudaBuffer> {
-    let out = gate.device().buffer(gate.len(), gate.format())?;
+pub(crate) fn swiglu(gate: &GpuBuffer, value: &GpuBuffer) -> Result<GpuBuffer> {
+    let out = gate.card().buffer(gate.len(), gate.format())?;
     if out.len() > 0 {
         // Rows do not matter: those of 16 bytes, where there are only whole ones, make the kernel's division trivial.
         let width = lanes(gate.format());
@@ -111,9 +111,9 @@ pub(crate) fn swiglu(gate: &CudaBuffer, value: &CudaBuffer) -> Result<CudaBuffer
 }
 
 /// The same of the halves of rows of `width`: the first is the gate.
-pub(crate) fn swiglu_halves(x: &CudaBuffer, width: usize) -> Result<CudaBuffer> {
+pub(crate) fn swiglu_halves(x: &GpuBuffer, width: usize) -> Result<GpuBuffer> {
     let half = width / 2;
-    let out = x.device().buffer(x.len() / 2, x.format())?;
+    let out = x.card().buffer(x.len() / 2, x.format())?;
     if out.len() > 0 {
         let value = x.address() + (half * x.format().size()) as u64;
         Rows {

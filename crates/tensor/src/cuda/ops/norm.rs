@@ -1,8 +1,9 @@
 //! Normalisation and softmax of rows on a GPU.
 
 use super::product::UNIT;
-use crate::cuda::{Args, CudaBuffer, Format, Kernel, Shape, work};
+use crate::cuda::{Address, Args, Format, GpuBuffer, Kernel, OnCard, Shape, work};
 use crate::error::{Result, TensorError};
+use crate::gpu::{GroupNormSpec, RowNorm, RowNormKind};
 use crate::nn::Act;
 
 /// A size as kernels take it.
@@ -35,19 +36,6 @@ pub(super) fn in_vectors(width: usize, format: Format, addresses: &[u64]) -> boo
     width.is_multiple_of(lanes(format)) && addresses.iter().all(|at| at.is_multiple_of(16))
 }
 
-/// Sizes of a group norm over (items, pixels, channels), what is done with it, and addresses of floats.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct GroupNormSpec {
-    pub(crate) items: usize,
-    pub(crate) pixels: usize,
-    pub(crate) channels: usize,
-    pub(crate) groups: usize,
-    pub(crate) weight: u64,
-    pub(crate) bias: u64,
-    pub(crate) eps: f32,
-    pub(crate) act: Act,
-}
-
 /// The number that kernels know an activation by.
 fn act_number(act: Act) -> i32 {
     match act {
@@ -71,7 +59,7 @@ const MANY_BYTES: usize = 32 << 20;
 const MOST_VECTORS: usize = 512;
 
 /// Group norm of `x` into `out`, which may be `x`. There is an element.
-pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result<()> {
+pub(crate) fn group_norm(x: &GpuBuffer, out: &GpuBuffer, of: GroupNormSpec<'_>) -> Result<()> {
     let format = x.format();
     let vectors = of.channels / lanes(format);
     let most = if format == Format::F32 {
@@ -79,7 +67,8 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
     } else {
         MOST_VECTORS
     };
-    let addresses = [x.address(), out.address(), of.weight, of.bias];
+    let (weight, bias) = (of.weight.address(), of.bias.address());
+    let addresses = [x.address(), out.address(), weight, bias];
     let fits = in_vectors(of.channels, format, &addresses)
         && vectors <= most
         && u16::try_from(of.items).is_ok();
@@ -97,12 +86,12 @@ pub(crate) fn group_norm(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) ->
 
 /// Sums of groups in one pass, and the norm in another. The last channels may be in another tensor of as many pixels. Rows are whole vectors.
 fn group_norm_in_passes(
-    x: &CudaBuffer,
-    behind: Option<&CudaBuffer>,
-    out: &CudaBuffer,
-    of: GroupNormSpec,
+    x: &GpuBuffer,
+    behind: Option<&GpuBuffer>,
+    out: &GpuBuffer,
+    of: GroupNormSpec<'_>,
 ) -> Result<()> {
-    let (device, format) = (x.device(), x.format());
+    let (device, format) = (x.card(), x.format());
     let vectors = of.channels / lanes(format);
     let early = behind.map_or(of.channels, |_| x.len() / (of.items * of.pixels));
     let lines = (256 / vectors).max(1);
@@ -122,7 +111,7 @@ fn group_norm_in_passes(
     let origins = joined + 8 * groups as u64;
     let inputs = Args::new()
         .pointer(x.address())
-        .pointer(behind.map_or(0, CudaBuffer::address))
+        .pointer(behind.map_or(0, Address::address))
         .int(int(early)?);
     let args = inputs
         .clone()
@@ -149,8 +138,8 @@ fn group_norm_in_passes(
     let args = inputs
         .pointer(sums)
         .pointer(origins)
-        .pointer(of.weight)
-        .pointer(of.bias)
+        .pointer(of.weight.address())
+        .pointer(of.bias.address())
         .pointer(out.address())
         .int(int(of.pixels)?)
         .int(int(of.channels)?)
@@ -175,16 +164,16 @@ const KNOWN_VECTORS: usize = 8;
 
 /// The same where the products that made the channels left sums of them; `false` where they did not.
 fn group_norm_known(
-    x: &CudaBuffer,
-    behind: Option<&CudaBuffer>,
-    out: &CudaBuffer,
-    of: GroupNormSpec,
+    x: &GpuBuffer,
+    behind: Option<&GpuBuffer>,
+    out: &GpuBuffer,
+    of: GroupNormSpec<'_>,
 ) -> Result<bool> {
-    let (device, format) = (x.device(), x.format());
+    let (device, format) = (x.card(), x.format());
     let Some(first) = x.spread() else {
         return Ok(false);
     };
-    let second = match behind.map(CudaBuffer::spread) {
+    let second = match behind.map(GpuBuffer::spread) {
         Some(Some(second)) => Some(second),
         Some(None) => return Ok(false),
         None => None,
@@ -210,14 +199,14 @@ fn group_norm_known(
     let per_block = lines * each.clamp(1, KNOWN_VECTORS);
     let args = Args::new()
         .pointer(x.address())
-        .pointer(behind.map_or(0, CudaBuffer::address))
+        .pointer(behind.map_or(0, Address::address))
         .int(int(first.channels)?)
         .pointer(first.numbers.address())
         .int(int(parts[0])?)
         .pointer(second.map_or(0, |second| second.numbers.address()))
         .int(int(parts[1])?)
-        .pointer(of.weight)
-        .pointer(of.bias)
+        .pointer(of.weight.address())
+        .pointer(of.bias.address())
         .pointer(out.address())
         .int(int(of.pixels)?)
         .int(int(of.channels)?)
@@ -267,7 +256,7 @@ struct Clusters {
 
 impl Clusters {
     /// The form that needs the fewest rounds of all multiprocessors, keeps them at work, has small clusters, which begin sooner, and reads much of a pixel at once.
-    fn find(of: &GroupNormSpec, multiprocessors: usize) -> Option<Self> {
+    fn find(of: &GroupNormSpec<'_>, multiprocessors: usize) -> Option<Self> {
         let width = of.channels / of.groups;
         // Groups that have whole vectors together.
         let least = (1..=CLUSTER_GROUPS).find(|n| (n * width).is_multiple_of(8))?;
@@ -315,12 +304,12 @@ impl Clusters {
 /// The same in one kernel whose blocks meet in clusters, where those can keep the tensor; `false` where they cannot. The last channels may be in another
 /// tensor of as many pixels.
 fn group_norm_in_clusters(
-    x: &CudaBuffer,
-    behind: Option<&CudaBuffer>,
-    out: &CudaBuffer,
-    of: GroupNormSpec,
+    x: &GpuBuffer,
+    behind: Option<&GpuBuffer>,
+    out: &GpuBuffer,
+    of: GroupNormSpec<'_>,
 ) -> Result<bool> {
-    let (device, format) = (x.device(), x.format());
+    let (device, format) = (x.card(), x.format());
     let width = of.channels / of.groups;
     let plain = matches!(of.act, Act::None | Act::Silu);
     if !device.hopper() || format == Format::F32 || !plain || width < 8 {
@@ -334,10 +323,10 @@ fn group_norm_in_clusters(
     let early = behind.map_or(of.channels, |_| x.len() / (of.items * of.pixels));
     let args = Args::new()
         .pointer(x.address())
-        .pointer(behind.map_or(0, CudaBuffer::address))
+        .pointer(behind.map_or(0, Address::address))
         .int(int(early)?)
-        .pointer(of.weight)
-        .pointer(of.bias)
+        .pointer(of.weight.address())
+        .pointer(of.bias.address())
         .pointer(out.address())
         .int(int(of.pixels)?)
         .int(int(of.channels)?)
@@ -359,23 +348,21 @@ fn group_norm_in_clusters(
     Ok(true)
 }
 
-/// Group norm of the channels of `x` and of those of `behind` after them, without a copy of both; `false` where no kernel does that. There is an element.
+/// Group norm of the channels of `x` and of those of `behind` after them, without a copy of both; none where no kernel does that. There is an element.
 pub(crate) fn group_norm_of_two(
-    x: &CudaBuffer,
-    behind: &CudaBuffer,
-    out: &CudaBuffer,
-    of: GroupNormSpec,
-) -> Result<bool> {
+    x: &GpuBuffer,
+    behind: &GpuBuffer,
+    of: GroupNormSpec<'_>,
+) -> Result<Option<GpuBuffer>> {
     let format = x.format();
     let early = x.len() / (of.items * of.pixels);
     let addresses = [
         x.address(),
         behind.address(),
-        out.address(),
-        of.weight,
-        of.bias,
+        of.weight.address(),
+        of.bias.address(),
     ];
-    let fits = x.device().hopper()
+    let fits = x.card().hopper()
         && format != Format::F32
         && behind.format() == format
         && early.is_multiple_of(lanes(format))
@@ -383,14 +370,17 @@ pub(crate) fn group_norm_of_two(
         && of.channels / lanes(format) <= MOST_VECTORS
         && u16::try_from(of.items).is_ok();
     if !fits {
-        return Ok(false);
+        return Ok(None);
     }
-    if !group_norm_known(x, Some(behind), out, of)?
-        && !group_norm_in_clusters(x, Some(behind), out, of)?
+    let out = x
+        .card()
+        .buffer(of.items * of.pixels * of.channels, format)?;
+    if !group_norm_known(x, Some(behind), &out, of)?
+        && !group_norm_in_clusters(x, Some(behind), &out, of)?
     {
-        group_norm_in_passes(x, Some(behind), out, of)?;
+        group_norm_in_passes(x, Some(behind), &out, of)?;
     }
-    Ok(true)
+    Ok(Some(out))
 }
 
 /// Items, threads of a block and vectors of a thread that the one-kernel form has room for.
@@ -400,8 +390,8 @@ const WHOLE_VECTORS: usize = 8;
 
 /// The same in one kernel, where all multiprocessors together can keep the tensor; `false` where they cannot. Rows are whole
 /// vectors.
-fn group_norm_whole(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result<bool> {
-    let (device, format) = (x.device(), x.format());
+fn group_norm_whole(x: &GpuBuffer, out: &GpuBuffer, of: GroupNormSpec<'_>) -> Result<bool> {
+    let (device, format) = (x.card(), x.format());
     let name = match of.act {
         Act::None => "group_whole_none",
         Act::Silu => "group_whole_silu",
@@ -424,8 +414,8 @@ fn group_norm_whole(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Resu
     let args = Args::new()
         .pointer(x.address())
         .pointer(sums.address())
-        .pointer(of.weight)
-        .pointer(of.bias)
+        .pointer(of.weight.address())
+        .pointer(of.bias.address())
         .pointer(out.address())
         .int(int(of.pixels)?)
         .int(int(of.channels)?)
@@ -446,11 +436,11 @@ fn group_norm_whole(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Resu
 }
 
 /// The same for any number of channels: one block for each group.
-fn group_norm_any(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result<()> {
+fn group_norm_any(x: &GpuBuffer, out: &GpuBuffer, of: GroupNormSpec<'_>) -> Result<()> {
     let args = Args::new()
         .pointer(x.address())
-        .pointer(of.weight)
-        .pointer(of.bias)
+        .pointer(of.weight.address())
+        .pointer(of.bias.address())
         .pointer(out.address())
         .int(int(of.pixels)?)
         .int(int(of.channels)?)
@@ -459,48 +449,22 @@ fn group_norm_any(x: &CudaBuffer, out: &CudaBuffer, of: GroupNormSpec) -> Result
         .int(act_number(of.act));
     let grid = [blocks(of.items * of.groups)?, 1, 1];
     let kernel = kernel(x.format(), "group_any");
-    x.device().launch(kernel, grid, 512, 0, &args)
-}
-
-/// What rows are normalised by.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RowNormKind {
-    /// Mean and deviation.
-    Layer,
-    /// The root mean square.
-    Rms,
-}
-
-/// What follows: weight and bias are addresses of floats; `modulation` is shift and scale, a row of each for every item.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct RowNormEnd<'a> {
-    pub(crate) weight: Option<u64>,
-    pub(crate) bias: Option<u64>,
-    pub(crate) modulation: Option<(&'a CudaBuffer, &'a CudaBuffer)>,
-}
-
-/// A norm of rows of `width`.
-#[derive(Clone, Copy)]
-pub(crate) struct RowNorm<'a> {
-    pub(crate) width: usize,
-    pub(crate) kind: RowNormKind,
-    pub(crate) end: RowNormEnd<'a>,
-    pub(crate) eps: f32,
+    x.card().launch(kernel, grid, 512, 0, &args)
 }
 
 impl RowNorm<'_> {
     /// Whether rows are whole vectors, also those at another address.
-    fn aligned(&self, x: &CudaBuffer, other: u64) -> bool {
+    fn aligned(&self, x: &GpuBuffer, other: u64) -> bool {
         let end = &self.end;
         let (shift, scale) = end.modulation.unzip();
-        let of = |buffer: Option<&CudaBuffer>| buffer.map_or(0, CudaBuffer::address);
-        let (weight, bias) = (end.weight.unwrap_or(0), end.bias.unwrap_or(0));
+        let of = |buffer: Option<&GpuBuffer>| buffer.map_or(0, Address::address);
+        let [weight, bias] = [end.weight, end.bias].map(|of| of.map_or(0, |of| of.address()));
         let addresses = [x.address(), other, of(shift), of(scale), weight, bias];
         in_vectors(self.width, x.format(), &addresses)
     }
 
     /// `NORM_PARAMETERS` of row_norm.cuh.
-    fn arguments(&self, args: Args, x: &CudaBuffer) -> Result<Args> {
+    fn arguments(&self, args: Args, x: &GpuBuffer) -> Result<Args> {
         let (shift, scale, each) = match self.end.modulation {
             None => (0, 0, 1),
             Some((shift, scale)) => (
@@ -510,8 +474,8 @@ impl RowNorm<'_> {
             ),
         };
         Ok(args
-            .pointer(self.end.weight.unwrap_or(0))
-            .pointer(self.end.bias.unwrap_or(0))
+            .pointer(self.end.weight.map_or(0, |of| of.address()))
+            .pointer(self.end.bias.map_or(0, |of| of.address()))
             .pointer(scale)
             .pointer(shift)
             .int(int(x.len() / self.width)?)
@@ -523,8 +487,8 @@ impl RowNorm<'_> {
 }
 
 /// Normalises rows. There is an element.
-pub(crate) fn row_norm(x: &CudaBuffer, norm: RowNorm<'_>) -> Result<CudaBuffer> {
-    let (device, format) = (x.device(), x.format());
+pub(crate) fn row_norm(x: &GpuBuffer, norm: RowNorm<'_>) -> Result<GpuBuffer> {
+    let (device, format) = (x.card(), x.format());
     let out = device.buffer(x.len(), format)?;
     let rows = x.len() / norm.width;
     let vectors = norm.width / lanes(format);
@@ -557,7 +521,7 @@ pub(crate) fn row_norm(x: &CudaBuffer, norm: RowNorm<'_>) -> Result<CudaBuffer> 
 /// The same as bytes: whole numbers up to so many levels, or E4M3; codes and a scale for each row at the given addresses. `false` where the rows do not suit
 /// the kernels. There is an element, and tensors are of 16 bits.
 pub(crate) fn row_norm_to_bytes(
-    x: &CudaBuffer,
+    x: &GpuBuffer,
     norm: RowNorm<'_>,
     levels: Option<f32>,
     [codes, scales]: [u64; 2],
@@ -586,12 +550,12 @@ pub(crate) fn row_norm_to_bytes(
         name,
     };
     let grid = [blocks(x.len() / norm.width)?, 1, 1];
-    x.device().launch(kernel, grid, threads, 0, &args)?;
+    x.card().launch(kernel, grid, threads, 0, &args)?;
     Ok(true)
 }
 
 /// Softmax of rows of `width` into `out`, which may be `x`. There is an element.
-pub(crate) fn softmax(x: &CudaBuffer, out: &CudaBuffer, width: usize) -> Result<()> {
+pub(crate) fn softmax(x: &GpuBuffer, out: &GpuBuffer, width: usize) -> Result<()> {
     let rows = x.len() / width;
     let (name, per_block) = if width <= 1024 {
         ("softmax_rows", 8)
@@ -604,13 +568,14 @@ pub(crate) fn softmax(x: &CudaBuffer, out: &CudaBuffer, width: usize) -> Result<
         .int(int(rows)?)
         .int(int(width)?);
     let grid = [blocks(rows.div_ceil(per_block))?, 1, 1];
-    x.device()
+    x.card()
         .launch(kernel(x.format(), name), grid, 256, 0, &args)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::GpuSlice;
 
     fn found(items: usize, side: usize, channels: usize) -> (usize, usize) {
         let of = GroupNormSpec {
@@ -618,8 +583,8 @@ mod tests {
             pixels: side * side,
             channels,
             groups: 32,
-            weight: 0,
-            bias: 0,
+            weight: GpuSlice::new(0, 0),
+            bias: GpuSlice::new(0, 0),
             eps: 1e-5,
             act: Act::Silu,
         };

@@ -2,8 +2,9 @@
 
 use super::arrange::index_list;
 use super::{blocks, grid, launch_packs, pack, small, whole};
-use crate::cuda::{Args, CudaBuffer, Format, Kernel};
+use crate::cuda::{Address, Args, Format, GpuBuffer, Kernel, OnCard};
 use crate::error::Result;
+use crate::gpu::AxisTaps;
 
 /// The kernel for whole packs of channels or for single ones, and how many threads a pixel needs.
 fn by_channels(
@@ -29,11 +30,11 @@ fn by_channels(
 
 /// Means of squares of `size` by `size` pixels of (b, h, w, c).
 pub(crate) fn avg_pool2d(
-    from: &CudaBuffer,
+    from: &GpuBuffer,
     [b, h, w, c]: [usize; 4],
     size: usize,
-) -> Result<CudaBuffer> {
-    let (device, format) = (from.device(), from.format());
+) -> Result<GpuBuffer> {
+    let (device, format) = (from.card(), from.format());
     let (oh, ow) = (h / size, w / size);
     let out = device.buffer(b * oh * ow * c, format)?;
     if out.len() == 0 {
@@ -56,12 +57,12 @@ pub(crate) fn avg_pool2d(
 
 /// A kernel of `side` by `side` for each channel of (b, h, w, c), which has elements. All have one format.
 pub(crate) fn depthwise(
-    from: &CudaBuffer,
+    from: &GpuBuffer,
     [b, h, w, c]: [usize; 4],
-    (taps, side): (&CudaBuffer, usize),
-    bias: Option<&CudaBuffer>,
-) -> Result<CudaBuffer> {
-    let (device, format) = (from.device(), from.format());
+    (taps, side): (&GpuBuffer, usize),
+    bias: Option<&GpuBuffer>,
+) -> Result<GpuBuffer> {
+    let (device, format) = (from.card(), from.format());
     let out = device.buffer(from.len(), format)?;
     let (kernel, groups) = by_channels(format, c, "depthwise_packs", "depthwise_elements");
     let total = b * h * w * groups;
@@ -69,7 +70,7 @@ pub(crate) fn depthwise(
         .pointer(out.address())
         .pointer(from.address())
         .pointer(taps.address())
-        .pointer(bias.map_or(0, CudaBuffer::address))
+        .pointer(bias.map_or(0, Address::address))
         .long(whole(total));
     for number in [h, w, side, groups] {
         args = args.int(small(number)?);
@@ -80,11 +81,7 @@ pub(crate) fn depthwise(
 
 /// Negative values times the slope of their channel: one for each of `slopes.len()` channels. Writes to a new buffer, or
 /// where the elements are.
-pub(crate) fn negative_slopes(
-    to: &CudaBuffer,
-    from: &CudaBuffer,
-    slopes: &CudaBuffer,
-) -> Result<()> {
+pub(crate) fn negative_slopes(to: &GpuBuffer, from: &GpuBuffer, slopes: &GpuBuffer) -> Result<()> {
     let args = Args::new()
         .pointer(to.address())
         .pointer(from.address())
@@ -96,14 +93,14 @@ pub(crate) fn negative_slopes(
 
 /// Attention among channels of (b, n, heads * d), which has elements; `factors` has one for each head. All have one format.
 pub(crate) fn channel_attention(
-    [q, k, v]: [&CudaBuffer; 3],
+    [q, k, v]: [&GpuBuffer; 3],
     [b, n, heads, d]: [usize; 4],
-    factors: &CudaBuffer,
-) -> Result<CudaBuffer> {
+    factors: &GpuBuffer,
+) -> Result<GpuBuffer> {
     /// Tokens of a part of the sums, and most parts.
     const EACH: usize = 1024;
     const PARTS: usize = 64;
-    let (device, format) = (q.device(), q.format());
+    let (device, format) = (q.card(), q.format());
     let out = device.buffer(q.len(), format)?;
     let each = n.div_ceil(PARTS).max(EACH);
     let parts = n.div_ceil(each);
@@ -150,22 +147,14 @@ pub(crate) fn channel_attention(
     Ok(out)
 }
 
-/// For every new position along an axis, the old positions that count and their weights: so many of them for each.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct AxisTaps<'a> {
-    pub(crate) per_output: usize,
-    pub(crate) index: &'a [usize],
-    pub(crate) weight: &'a [f32],
-}
-
 /// Planes of h by w to other sizes: rows first, then columns.
 pub(crate) fn resample(
-    from: &CudaBuffer,
+    from: &GpuBuffer,
     [planes, h, w]: [usize; 3],
     across: AxisTaps<'_>,
     down: AxisTaps<'_>,
-) -> Result<CudaBuffer> {
-    let (device, format) = (from.device(), from.format());
+) -> Result<GpuBuffer> {
+    let (device, format) = (from.card(), from.format());
     let width = across.index.len() / across.per_output;
     let height = down.index.len() / down.per_output;
     let out = device.buffer(planes * height * width, format)?;
@@ -174,7 +163,7 @@ pub(crate) fn resample(
     }
     let lists = |taps: AxisTaps<'_>| -> Result<_> {
         let index = index_list(device, taps.index)?;
-        let weight = CudaBuffer::from_host(device, taps.weight, Format::F32)?;
+        let weight = device.upload_values(taps.weight, Format::F32)?;
         Ok((index, weight, small(taps.per_output)?))
     };
     let kernel = |name| Kernel {
@@ -212,11 +201,11 @@ pub(crate) fn resample(
 
 /// Means over windows that cover planes of h by w.
 pub(crate) fn window_means(
-    from: &CudaBuffer,
+    from: &GpuBuffer,
     [planes, h, w]: [usize; 3],
     [height, width]: [usize; 2],
-) -> Result<CudaBuffer> {
-    let (device, format) = (from.device(), from.format());
+) -> Result<GpuBuffer> {
+    let (device, format) = (from.card(), from.format());
     let out = device.buffer(planes * height * width, format)?;
     if out.len() == 0 {
         return Ok(out);

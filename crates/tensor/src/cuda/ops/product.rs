@@ -4,21 +4,23 @@
 //! `product_plain` (no tensor cores: f32, 7.5, odd sizes). A matrix is a picture of one row for all of them.
 
 use std::ops::Deref;
-use std::sync::Arc;
 
-use super::norm::{RowNorm, row_norm};
+use super::norm::row_norm;
 use super::plan::{self, Boxes, Cut};
 use super::weights::{self, Elements, Operand, Prepared};
-use crate::cuda::{Args, CudaBuffer, CudaDevice, CudaValue, Format, Kernel, Scratch};
+use crate::cuda::{
+    Address, Args, CudaDevice, CudaValue, Format, GpuBuffer, Kernel, OnCard, Scratch, cuda_value,
+};
 use crate::error::{Result, TensorError};
-use crate::nn::Act;
+pub(crate) use crate::gpu::{Behind, More, Treatment, Window};
+use crate::gpu::{Finish, GpuSlice, GpuWeight, RowNorm};
 
 mod bytes;
 mod few;
 mod hopper;
 
 use bytes::Input;
-pub(crate) use few::{MOST_ROWS, few_rows};
+pub(crate) use few::few_rows;
 pub(crate) use hopper::{UNIT, conv_and_more, each};
 
 const OP: &str = "product";
@@ -28,58 +30,6 @@ const DOUBLED: usize = 8192;
 
 /// Positions of kernels over all pixels, of few channels, that are put together.
 const SMALL: usize = 1 << 21;
-
-/// What follows a product: `gate * act(y + bias + per_item) + residual`.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Finish<'a> {
-    /// Address of one f32 per output.
-    pub(crate) bias: Option<u64>,
-    /// (items, outputs), in the format of the input, as all that follows.
-    pub(crate) per_item: Option<&'a CudaBuffer>,
-    /// (items, outputs)
-    pub(crate) gate: Option<&'a CudaBuffer>,
-    /// Of the shape of the result.
-    pub(crate) residual: Option<&'a CudaBuffer>,
-    pub(crate) act: Act,
-    /// The first column with the activation: a multiple of 256, or all.
-    pub(crate) act_from: usize,
-    /// Rows of the result that an item has.
-    pub(crate) rows_per_item: usize,
-    /// Whether a group norm follows, for which the mean and the spread of the result are left with it where that costs little.
-    pub(crate) for_norm: bool,
-}
-
-/// What happens to the input of a layer first.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Treatment {
-    /// Address of a factor for each channel.
-    pub(crate) scale: Option<u64>,
-    /// Whether nothing is rounded, also where the format of the weight would have it.
-    pub(crate) exact: bool,
-    /// Whether the weight stays where it is after the layer, so that another form of it can be kept.
-    pub(crate) stays: bool,
-}
-
-/// How a convolution reads its input, (frames, size, channels).
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Window {
-    pub(crate) frames: usize,
-    pub(crate) size: (usize, usize),
-    /// What the pictures are enlarged to by repeating pixels.
-    pub(crate) enlarged: (usize, usize),
-    pub(crate) channels: usize,
-    /// Frames, height and width of the result.
-    pub(crate) out: [usize; 3],
-    /// Time, height and width of the kernels.
-    pub(crate) kernel: [usize; 3],
-    pub(crate) time_stride: usize,
-    pub(crate) stride: usize,
-    /// Frames of zeros before the first; those in the input do not count. Below zero the first frames are left out.
-    pub(crate) time_before: i32,
-    /// Zeros above and at the left.
-    pub(crate) above: usize,
-    pub(crate) left: usize,
-}
 
 impl Window {
     /// Rows of a matrix.
@@ -137,19 +87,9 @@ impl Window {
     }
 }
 
-/// Columns behind those of a matrix of as many rows.
-#[derive(Clone, Copy)]
-pub(crate) struct Behind<'a> {
-    /// Rows of `row` elements, whose columns from `first` on they are.
-    pub(crate) wide: &'a CudaBuffer,
-    pub(crate) row: usize,
-    pub(crate) first: usize,
-    pub(crate) columns: usize,
-}
-
 impl Behind<'_> {
     fn address(&self) -> u64 {
-        self.wide.address() + (self.first * self.wide.format().size()) as u64
+        self.wide.slice_at(self.first).address()
     }
 }
 
@@ -164,25 +104,13 @@ struct Scales {
 /// A weight of the same size beside the first one of a product, and where its result goes.
 struct Other<'a> {
     weight: Elements<'a>,
-    bias: Option<u64>,
-    out: CudaBuffer,
-}
-
-/// A layer of single pixels whose product is added to that of a convolution of stride 1 before it is rounded.
-#[derive(Clone, Copy)]
-pub(crate) struct More<'a> {
-    pub(crate) weight: &'a CudaValue,
-    /// Address of one f32 per output.
-    pub(crate) bias: Option<u64>,
-    /// Its input, as many pixels as the result has.
-    pub(crate) x: &'a CudaBuffer,
-    /// Channels behind those of the input.
-    pub(crate) behind: Option<&'a CudaBuffer>,
+    bias: Option<GpuSlice<'a>>,
+    out: GpuBuffer,
 }
 
 /// One product: everything that the kernels are told.
 struct Product<'a> {
-    device: &'a Arc<CudaDevice>,
+    device: &'a CudaDevice,
     format: Format,
     x: u64,
     weight: &'a Elements<'a>,
@@ -205,11 +133,11 @@ struct Product<'a> {
 /// `rows` rows of the weight's channels, treated as the layer wants.
 pub(crate) fn linear(
     weight: &CudaValue,
-    x: &CudaBuffer,
+    x: &GpuBuffer,
     rows: usize,
-    treatment: Treatment,
+    treatment: Treatment<'_>,
     finish: Finish<'_>,
-) -> Result<CudaBuffer> {
+) -> Result<GpuBuffer> {
     let shape = weights::shape(weight)?;
     let window = Window::rows(rows, shape.channels * shape.taps);
     single(weight, x, window, treatment, finish, false)
@@ -218,11 +146,11 @@ pub(crate) fn linear(
 /// The same for the norm of rows.
 pub(crate) fn linear_of_norm(
     weight: &CudaValue,
-    x: &CudaBuffer,
+    x: &GpuBuffer,
     norm: RowNorm<'_>,
-    treatment: Treatment,
+    treatment: Treatment<'_>,
     finish: Finish<'_>,
-) -> Result<CudaBuffer> {
+) -> Result<GpuBuffer> {
     let shape = weights::shape(weight)?;
     let rows = x.len() / norm.width;
     let window = Window::rows(rows, shape.channels * shape.taps);
@@ -236,11 +164,11 @@ pub(crate) fn linear_of_norm(
 /// The same for rows whose last channels are elsewhere. None where no kernel reads two places.
 pub(crate) fn linear_of_two(
     weight: &CudaValue,
-    (x, behind): (&CudaBuffer, Behind<'_>),
+    (x, behind): (&GpuBuffer, Behind<'_>),
     rows: usize,
-    treatment: Treatment,
+    treatment: Treatment<'_>,
     finish: Finish<'_>,
-) -> Result<Option<CudaBuffer>> {
+) -> Result<Option<GpuBuffer>> {
     let shape = weights::shape(weight)?;
     let window = Window::rows(rows, shape.channels * shape.taps);
     let input = Input::Matrix(x, Some(behind));
@@ -253,11 +181,11 @@ pub(crate) fn linear_of_two(
 /// `a * gelu(g)` of the halves of the outputs.
 pub(crate) fn geglu(
     weight: &CudaValue,
-    x: &CudaBuffer,
+    x: &GpuBuffer,
     rows: usize,
-    treatment: Treatment,
-    bias: Option<u64>,
-) -> Result<CudaBuffer> {
+    treatment: Treatment<'_>,
+    bias: Option<GpuSlice<'_>>,
+) -> Result<GpuBuffer> {
     let shape = weights::shape(weight)?;
     let window = Window::rows(rows, shape.channels * shape.taps);
     let finish = Finish {
@@ -270,11 +198,11 @@ pub(crate) fn geglu(
 /// A convolution over pictures.
 pub(crate) fn conv(
     weight: &CudaValue,
-    x: &CudaBuffer,
+    x: &GpuBuffer,
     window: Window,
-    treatment: Treatment,
+    treatment: Treatment<'_>,
     finish: Finish<'_>,
-) -> Result<CudaBuffer> {
+) -> Result<GpuBuffer> {
     let window = if window.is_plain() {
         Window::rows(window.out_rows(), window.channels)
     } else if weights::rotation(weight) > 0 {
@@ -288,51 +216,52 @@ pub(crate) fn conv(
 
 /// A convolution over frames with one weight for each tap of time. They are put together for the one use, so that sums are rounded once.
 pub(crate) fn conv3d(
-    taps: &[&CudaValue],
-    x: &CudaBuffer,
+    taps: &[&dyn GpuWeight],
+    x: &GpuBuffer,
     window: Window,
+    treatment: Treatment<'_>,
     finish: Finish<'_>,
-) -> Result<CudaBuffer> {
+) -> Result<GpuBuffer> {
     if let [one] = taps {
-        return conv(one, x, window, Treatment::default(), finish);
+        return conv(cuda_value(*one)?, x, window, treatment, finish);
     }
     let Some(first) = taps.first() else {
         return Err(TensorError::invalid("conv3d", "a kernel without taps"));
     };
-    let columns = weights::shape(first)?.out;
+    let columns = weights::shape(cuda_value(*first)?)?.out;
     let padded = padded(x, window.channels);
-    let weight = weights::joined(taps, x.device(), x.format(), padded)?;
+    let weight = weights::joined(taps, x.card(), x.format(), padded)?;
     run(
         &Elements::Made(weight),
         columns,
         x,
-        (window, padded, Treatment::default()),
+        (window, padded, treatment),
         finish,
         false,
     )
 }
 
 /// Channels as the kernels for this format want them.
-fn padded(x: &CudaBuffer, channels: usize) -> usize {
-    if has_tensor_cores(x.device(), x.format()) {
+fn padded(x: &GpuBuffer, channels: usize) -> usize {
+    if has_tensor_cores(x.card(), x.format()) {
         channels.next_multiple_of(8)
     } else {
         channels
     }
 }
 
-fn has_tensor_cores(device: &CudaDevice, format: Format) -> bool {
+pub(crate) fn has_tensor_cores(device: &CudaDevice, format: Format) -> bool {
     format != Format::F32 && device.arch() >= 80
 }
 
 fn single(
     weight: &CudaValue,
-    x: &CudaBuffer,
+    x: &GpuBuffer,
     window: Window,
-    treatment: Treatment,
+    treatment: Treatment<'_>,
     finish: Finish<'_>,
     geglu: bool,
-) -> Result<CudaBuffer> {
+) -> Result<GpuBuffer> {
     let input = Input::Matrix(x, None);
     if let Some(found) = bytes::single(weight, input, &window, treatment, finish, geglu)? {
         return Ok(found);
@@ -344,7 +273,8 @@ fn single(
     // Scales come before rotations, and these before rounding.
     let early = group > 0 || levels.is_some();
     let mut x = Treated::Given(x);
-    if let Some(scale) = treatment.scale.filter(|_| early) {
+    let scale = treatment.scale.map(|scale| scale.address());
+    if let Some(scale) = scale.filter(|_| early) {
         let how = as_rows(&x, channels, channels, Some(scale));
         x = Treated::Made(weights::prepared(&x, &how)?);
     }
@@ -357,7 +287,7 @@ fn single(
     let scale = treatment.scale.filter(|_| !early);
     let channels = padded(&x, channels);
     // Without tensor cores a weight of another format is converted while it is read.
-    let plain = !has_tensor_cores(x.device(), x.format());
+    let plain = !has_tensor_cores(x.card(), x.format());
     let elements = match weights::in_place(weight)? {
         Some(format) if plain => Elements::Kept(weight, format),
         _ => weights::elements(weight, x.format(), channels)?,
@@ -368,14 +298,14 @@ fn single(
 
 /// An input as it was given, or changed.
 enum Treated<'a> {
-    Given(&'a CudaBuffer),
-    Made(CudaBuffer),
+    Given(&'a GpuBuffer),
+    Made(GpuBuffer),
 }
 
 impl Deref for Treated<'_> {
-    type Target = CudaBuffer;
+    type Target = GpuBuffer;
 
-    fn deref(&self) -> &CudaBuffer {
+    fn deref(&self) -> &GpuBuffer {
         match self {
             Self::Given(buffer) => buffer,
             Self::Made(buffer) => buffer,
@@ -383,7 +313,7 @@ impl Deref for Treated<'_> {
     }
 }
 
-fn as_rows(x: &CudaBuffer, channels: usize, padded: usize, scale: Option<u64>) -> Prepared {
+fn as_rows(x: &GpuBuffer, channels: usize, padded: usize, scale: Option<u64>) -> Prepared {
     let rows = x.len() / channels.max(1);
     Prepared {
         pictures: rows,
@@ -399,12 +329,12 @@ fn as_rows(x: &CudaBuffer, channels: usize, padded: usize, scale: Option<u64>) -
 fn run(
     weight: &Elements<'_>,
     columns: usize,
-    x: &CudaBuffer,
-    (mut window, padded, Treatment { scale, stays, .. }): (Window, usize, Treatment),
+    x: &GpuBuffer,
+    (mut window, padded, Treatment { scale, stays, .. }): (Window, usize, Treatment<'_>),
     finish: Finish<'_>,
     geglu: bool,
-) -> Result<CudaBuffer> {
-    let (device, format) = (x.device(), x.format());
+) -> Result<GpuBuffer> {
+    let (device, format) = (x.card(), x.format());
     let rows = window.out_rows();
     let out_columns = if geglu { columns / 2 } else { columns };
     check(&window, x, columns, padded)?;
@@ -437,12 +367,13 @@ fn run(
         }
         return Ok(out);
     }
+    let scale = scale.map(|scale| scale.address());
     let wide = (padded != window.channels || scale.is_some())
         .then(|| weights::prepared(x, &as_rows(x, window.channels, padded, scale)));
     let wide = wide.transpose()?;
     let x = wide.as_ref().unwrap_or(x);
     window.channels = padded;
-    let product = |x: &CudaBuffer, window: Window| Product {
+    let product = |x: &GpuBuffer, window: Window| Product {
         device,
         format,
         x: x.address(),
@@ -536,7 +467,7 @@ fn fits_hopper(window: &Window) -> bool {
 }
 
 /// Kernels count rows, pixels and columns in 32 bits.
-fn check(window: &Window, x: &CudaBuffer, columns: usize, padded: usize) -> Result<()> {
+fn check(window: &Window, x: &GpuBuffer, columns: usize, padded: usize) -> Result<()> {
     let pixels = window.frames * window.size.0 * window.size.1;
     let large = window.frames * window.enlarged.0 * window.enlarged.1;
     let most = i32::MAX as usize;
@@ -558,8 +489,8 @@ fn check(window: &Window, x: &CudaBuffer, columns: usize, padded: usize) -> Resu
     Ok(())
 }
 
-fn address(buffer: Option<&CudaBuffer>) -> u64 {
-    buffer.map_or(0, CudaBuffer::address)
+fn address(buffer: Option<&GpuBuffer>) -> u64 {
+    buffer.map_or(0, Address::address)
 }
 
 impl Product<'_> {
@@ -568,8 +499,8 @@ impl Product<'_> {
     }
 
     /// The parameters of `AFTER_PARAMETERS` in finish.cuh.
-    fn after(&self, args: Args, out: &CudaBuffer) -> Args {
-        args.pointer(self.finish.bias.unwrap_or(0))
+    fn after(&self, args: Args, out: &GpuBuffer) -> Args {
+        args.pointer(self.finish.bias.map_or(0, |bias| bias.address()))
             .pointer(address(self.finish.per_item))
             .pointer(address(self.finish.gate))
             .pointer(address(self.finish.residual))
@@ -590,8 +521,13 @@ impl Product<'_> {
         let args = (0..2).fold(args, |args, at| {
             let other = self.others.get(at);
             let more = self.more.filter(|_| at == 0).and_then(|more| more.bias);
-            args.pointer(other.and_then(|other| other.bias).or(more).unwrap_or(0))
-                .pointer(other.map_or(0, |other| other.out.address()))
+            args.pointer(
+                other
+                    .and_then(|other| other.bias)
+                    .or(more)
+                    .map_or(0, |bias| bias.address()),
+            )
+            .pointer(other.map_or(0, |other| other.out.address()))
         });
         args.int(self.columns.div_ceil(width) as i32)
     }
@@ -637,7 +573,7 @@ impl Product<'_> {
         crate::cuda::work(operations, elements * size);
     }
 
-    fn start_plain(&self, out: &CudaBuffer) -> Result<()> {
+    fn start_plain(&self, out: &GpuBuffer) -> Result<()> {
         let (rows, columns) = (self.rows(), self.columns);
         let tiles = |n: usize| rows.div_ceil(n) * columns.div_ceil(n);
         // Small tiles where large ones would leave multiprocessors without work.
@@ -678,7 +614,7 @@ impl Product<'_> {
         }
     }
 
-    fn start_mma(&self, out: &CudaBuffer) -> Result<()> {
+    fn start_mma(&self, out: &GpuBuffer) -> Result<()> {
         let rows = self.rows();
         let steps = (self.window.taps() * self.window.channels).div_ceil(32);
         let costs = plan::mma_costs(self.device.arch());
@@ -722,7 +658,7 @@ impl Product<'_> {
     fn cut_arguments(args: Args, cut: &Cut, sums: Option<&Scratch>) -> Args {
         args.int(cut.full as i32)
             .int(cut.parts as i32)
-            .pointer(sums.map_or(0, Scratch::address))
+            .pointer(sums.map_or(0, Address::address))
     }
 
     /// Room for the sums of tiles that are cut.
@@ -740,7 +676,7 @@ impl Product<'_> {
         boxes: Boxes,
         group: i32,
         sums: Option<&Scratch>,
-        out: &CudaBuffer,
+        out: &GpuBuffer,
     ) -> Result<()> {
         let Some(sums) = sums else {
             return Ok(());
@@ -762,11 +698,11 @@ impl Product<'_> {
 
 /// (items, rows, inner) times (items, inner, columns), item by item.
 pub(crate) fn matmul(
-    a: &CudaBuffer,
-    b: &CudaBuffer,
+    a: &GpuBuffer,
+    b: &GpuBuffer,
     [items, rows, inner, columns]: [usize; 4],
-) -> Result<CudaBuffer> {
-    let device = a.device();
+) -> Result<GpuBuffer> {
+    let device = a.card();
     let most = i32::MAX as usize - 4096;
     if [items, rows, inner, columns].iter().any(|&n| n > most) {
         return Err(TensorError::invalid("matmul", "too large for a GPU"));

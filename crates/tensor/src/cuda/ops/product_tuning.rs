@@ -60,8 +60,10 @@ fn tuning() {
     if std::env::var_os("FRESCO_TUNE").is_none() {
         return;
     }
-    let Ok(device) = Device::cuda(0) else { return };
-    let device = device.computing_only_in(crate::cuda::Format::F16);
+    let Ok(device) = crate::gpu::open_first() else {
+        return;
+    };
+    let device = device.computing_only_in(crate::gpu::Format::F16);
     let here = |t: Tensor| t.to(&device).unwrap();
     let input = |shape: &[usize]| here(synthetic::value("x", shape, 1.0).unwrap());
     for (m, k, n) in [

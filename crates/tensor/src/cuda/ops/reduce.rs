@@ -1,7 +1,7 @@
 //! Sums and extremes of rows on a GPU. How a row is cut depends on its length alone, so that every sum has one order.
 
 use super::{filled, whole};
-use crate::cuda::{Args, CudaBuffer, Kernel};
+use crate::cuda::{Address, Args, GpuBuffer, Kernel, OnCard};
 use crate::error::Result;
 use crate::reduce::Reduction;
 
@@ -30,12 +30,12 @@ impl Reduction {
 
 /// One value for each of `rows` rows of `count` neighbours.
 pub(crate) fn rows(
-    from: &CudaBuffer,
+    from: &GpuBuffer,
     rows: usize,
     count: usize,
     op: Reduction,
-) -> Result<CudaBuffer> {
-    let (device, format) = (from.device(), from.format());
+) -> Result<GpuBuffer> {
+    let (device, format) = (from.card(), from.format());
     if count == 0 {
         let nothing = match op {
             Reduction::Sum | Reduction::Norm => 0.0,

@@ -4,20 +4,22 @@ use std::sync::Arc;
 
 use super::product::Window;
 use crate::cuda::{
-    Args, CudaBuffer, CudaDevice, CudaValue, Form, Format, Kernel, MatrixShape, Scratch,
+    Address, Args, CudaDevice, CudaValue, Form, Format, GpuBuffer, Kernel, MatrixShape, OnCard,
+    Scratch, cuda_value,
 };
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::formats::{Levels, RowFormat, RowKind, ScaleNumber};
+use crate::gpu::GpuWeight;
 
 const OP: &str = "weight";
 
 /// A weight as (out, position, channel): in the slot of its layer where it is so there, or made for one use.
 pub(super) enum Elements<'a> {
     Kept(&'a CudaValue, Format),
-    Made(CudaBuffer),
+    Made(GpuBuffer),
     /// Another form of one, kept beside it.
-    Form(Arc<CudaBuffer>),
+    Form(Arc<GpuBuffer>),
     /// Somewhere else, two bytes being one element of this format.
     Pairs(u64, Format),
 }
@@ -92,19 +94,19 @@ pub(super) fn elements(weight: &CudaValue, format: Format, padded: usize) -> Res
 
 /// The kernels of several values one after the other for each output: (out, value, position, channel).
 pub(super) fn joined(
-    weights: &[&CudaValue],
-    device: &Arc<CudaDevice>,
+    weights: &[&dyn GpuWeight],
+    device: &CudaDevice,
     format: Format,
     padded: usize,
-) -> Result<CudaBuffer> {
-    let shapes = weights.iter().map(|weight| shape(weight));
+) -> Result<GpuBuffer> {
+    let shapes = weights.iter().map(|weight| shape(cuda_value(*weight)?));
     let shapes: Vec<MatrixShape> = shapes.collect::<Result<_>>()?;
     let out = shapes.first().map_or(0, |shape| shape.out);
     let taps = shapes.iter().map(|shape| shape.taps).sum();
     let to = device.buffer(out * taps * padded, format)?;
     let mut first = 0;
     for (weight, shape) in weights.iter().zip(shapes) {
-        decode(weight, &to, padded, (taps, first))?;
+        decode(cuda_value(*weight)?, &to, padded, (taps, first))?;
         first += shape.taps;
     }
     Ok(to)
@@ -224,7 +226,7 @@ fn reader(dtype: Dtype, apart: bool) -> Option<&'static str> {
 /// Writes a weight to its place, the taps from `first` on of `all`, in a buffer.
 fn decode(
     weight: &CudaValue,
-    to: &CudaBuffer,
+    to: &GpuBuffer,
     padded: usize,
     (all, first): (usize, usize),
 ) -> Result<()> {
@@ -302,13 +304,13 @@ fn rows(args: Args, format: RowFormat) -> Args {
 /// Formats that have no kernel: read by the processor, copied as f32.
 fn decode_by_processor(
     weight: &CudaValue,
-    to: &CudaBuffer,
+    to: &GpuBuffer,
     padded: usize,
     (all, first): (usize, usize),
 ) -> Result<()> {
     let device = weight.device();
     let values = weight.stored()?.to_f32()?;
-    let plain = CudaBuffer::from_host(device, values.data(), Format::F32)?;
+    let plain = device.upload_values(values.data(), Format::F32)?;
     let shape = shape(weight)?;
     let args = Args::new().pointer(plain.address()).pointer(to.address());
     let args = sizes(args, shape, padded, (all, first)).int(0);
@@ -344,8 +346,8 @@ pub(super) struct Prepared {
 }
 
 /// Pictures with more channels, larger, and scaled.
-pub(super) fn prepared(x: &CudaBuffer, how: &Prepared) -> Result<CudaBuffer> {
-    let device = x.device();
+pub(super) fn prepared(x: &GpuBuffer, how: &Prepared) -> Result<GpuBuffer> {
+    let device = x.card();
     let pixels = how.pictures * how.to.0 * how.to.1;
     let out = device.buffer(pixels * how.padded, x.format())?;
     if out.len() == 0 {
@@ -376,12 +378,12 @@ pub(super) fn prepared(x: &CudaBuffer, how: &Prepared) -> Result<CudaBuffer> {
 }
 
 /// Groups of channels rotated as those of a rotated weight.
-pub(super) fn rotated(x: &CudaBuffer, group: usize) -> Result<CudaBuffer> {
+pub(super) fn rotated(x: &GpuBuffer, group: usize) -> Result<GpuBuffer> {
     if group > 4096 {
         let reason = format!("groups of {group} columns are too large for a GPU");
         return Err(TensorError::invalid(OP, reason));
     }
-    let out = x.device().buffer(x.len(), x.format())?;
+    let out = x.card().buffer(x.len(), x.format())?;
     let groups = x.len() / group;
     if groups > 0 {
         let kernel = Kernel {
@@ -396,15 +398,14 @@ pub(super) fn rotated(x: &CudaBuffer, group: usize) -> Result<CudaBuffer> {
             .long(groups as i64);
         let threads = (group / 4).clamp(32, 1024) as u32;
         let blocks = groups.min(1 << 16) as u32;
-        x.device()
-            .launch(kernel, [blocks, 1, 1], threads, 0, &args)?;
+        x.card().launch(kernel, [blocks, 1, 1], threads, 0, &args)?;
     }
     Ok(out)
 }
 
 /// Rows of so many columns, each rounded to whole numbers of up to `levels` times a scale of its own.
-pub(super) fn rounded(x: &CudaBuffer, columns: usize, levels: f32) -> Result<CudaBuffer> {
-    let out = x.device().buffer(x.len(), x.format())?;
+pub(super) fn rounded(x: &GpuBuffer, columns: usize, levels: f32) -> Result<GpuBuffer> {
+    let out = x.card().buffer(x.len(), x.format())?;
     if x.len() > 0 {
         let rows = x.len() / columns;
         let kernel = Kernel {
@@ -419,17 +420,17 @@ pub(super) fn rounded(x: &CudaBuffer, columns: usize, levels: f32) -> Result<Cud
             .float(levels)
             .long(rows as i64);
         let blocks = rows.min(1 << 20) as u32;
-        x.device().launch(kernel, [blocks, 1, 1], 256, 0, &args)?;
+        x.card().launch(kernel, [blocks, 1, 1], 256, 0, &args)?;
     }
     Ok(out)
 }
 
 /// What the kernels of a window see of at most 8 channels, position by position: (rows of the result, positions * 8).
-pub(super) fn gathered(x: &CudaBuffer, window: &Window) -> Result<CudaBuffer> {
+pub(super) fn gathered(x: &GpuBuffer, window: &Window) -> Result<GpuBuffer> {
     let [count, height, width] = window.out;
     let [_, kernel_height, kernel_width] = window.kernel;
     let all = count * height * width * kernel_height * kernel_width;
-    let to = x.device().buffer(8 * all, x.format())?;
+    let to = x.card().buffer(8 * all, x.format())?;
     let args = Args::new().pointer(x.address()).pointer(to.address());
     let args = [
         window.channels,
@@ -452,7 +453,7 @@ pub(super) fn gathered(x: &CudaBuffer, window: &Window) -> Result<CudaBuffer> {
         name: "gather",
     };
     let grid = [all.div_ceil(256) as u32, 1, 1];
-    x.device().launch(kernel, grid, 256, 0, &args)?;
+    x.card().launch(kernel, grid, 256, 0, &args)?;
     Ok(to)
 }
 
@@ -463,7 +464,7 @@ const SPARE: u64 = 16;
 /// there is plenty of room.
 pub(super) fn halved(
     kernels: &Elements<'_>,
-    device: &Arc<CudaDevice>,
+    device: &CudaDevice,
     [out, channels]: [usize; 2],
     stays: bool,
 ) -> Result<Elements<'static>> {
@@ -492,9 +493,9 @@ pub(super) fn halved(
 
 fn halve(
     kernels: &Elements<'_>,
-    device: &Arc<CudaDevice>,
+    device: &CudaDevice,
     [out, channels]: [usize; 2],
-    to: &CudaBuffer,
+    to: &GpuBuffer,
 ) -> Result<()> {
     let args = Args::new()
         .pointer(kernels.address())

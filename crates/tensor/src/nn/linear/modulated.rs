@@ -1,9 +1,9 @@
 //! Linear layers of rows that are normalised and modulated first: a GPU that multiplies bytes makes those while it normalises.
 
-use super::{After, Linear, OP, check_after, check_devices, with_cuda_finish};
-use crate::cuda::ops::product::{self, Finish};
+use super::{After, Linear, OP, check_after, check_devices, with_gpu_finish};
 use crate::device::Device;
 use crate::error::Result;
+use crate::gpu::Finish;
 use crate::nn::heads::MlpJoin;
 use crate::nn::{Act, LayerNorm};
 use crate::tensor::Tensor;
@@ -51,15 +51,16 @@ impl Linear {
         let shape = self.result_shape(x, self.out_features())?;
         let items = if shape.len() > 1 { shape[0] } else { 1 };
         check_after(OP, &shape, items, after)?;
-        self.weights.with_cuda(&x.device(), |layer| {
+        self.weights.with_gpu(&x.device(), |layer| {
             let treatment = self.treatment(layer.input_scale);
-            let y = with_cuda_finish(OP, x, &shape, items, layer.bias, after, |_, finish| {
+            let y = with_gpu_finish(OP, x, &shape, items, layer.bias, after, |_, finish| {
                 let modulation = Some((rows.shift, rows.scale));
-                rows.norm.with_cuda(x, modulation, |x, norm| {
-                    product::linear_of_norm(layer.weight, x, norm, treatment, finish)
+                rows.norm.with_gpu(x, modulation, |x, norm| {
+                    let gpu = x.device();
+                    gpu.offer_linear_of_norm(layer.weight, x, norm, treatment, finish)
                 })
             })?;
-            Ok(Tensor::on_cuda(&*shape, y))
+            Ok(Tensor::from_gpu(&*shape, y))
         })
     }
 
@@ -80,7 +81,7 @@ impl Linear {
             return Ok((all, kind));
         }
         let shape = self.result_shape(x, self.out_features())?;
-        let all = self.weights.with_cuda(&x.device(), |layer| {
+        let all = self.weights.with_gpu(&x.device(), |layer| {
             let finish = Finish {
                 bias: layer.bias,
                 act: Act::GeluTanh,
@@ -91,22 +92,24 @@ impl Linear {
             match input {
                 LayerInput::Rows(x) => {
                     let count = x.len() / self.in_features();
-                    product::linear(layer.weight, x.cuda_on(OP)?, count, treatment, finish)
+                    let x = x.gpu_on(OP)?;
+                    x.device().linear(layer.weight, x, count, treatment, finish)
                 }
                 LayerInput::Modulated(rows) => {
                     let modulation = Some((rows.shift, rows.scale));
-                    rows.norm.with_cuda(x, modulation, |x, norm| {
-                        product::linear_of_norm(layer.weight, x, norm, treatment, finish)
+                    rows.norm.with_gpu(x, modulation, |x, norm| {
+                        let gpu = x.device();
+                        gpu.offer_linear_of_norm(layer.weight, x, norm, treatment, finish)
                     })
                 }
             }
         })?;
-        Ok((Tensor::on_cuda(&*shape, all), MlpJoin::Done))
+        Ok((Tensor::from_gpu(&*shape, all), MlpJoin::Done))
     }
 
     /// Whether one product of a GPU does all that there is to do.
     fn finishes_on_gpu(&self, x: &Tensor) -> bool {
-        let on_gpu = matches!(x.device(), Device::Cuda(_));
+        let on_gpu = matches!(x.device(), Device::Gpu(_));
         on_gpu && self.sides.is_empty() && !x.is_empty()
     }
 }

@@ -1,18 +1,19 @@
 //! Products whose operands are bytes: inputs are rounded as the format of the weight wants, each row with a scale of its own.
 
-use super::super::norm::{RowNorm, row_norm_to_bytes};
+use super::super::norm::row_norm_to_bytes;
 use super::super::weights::{self, Bytes, Elements, Operand};
-use super::{Behind, Finish, Product, Scales, Treatment, Window, has_tensor_cores};
-use crate::cuda::{Args, CudaBuffer, CudaValue, Kernel, Scratch};
+use super::{Behind, Product, Scales, Treatment, Window, has_tensor_cores};
+use crate::cuda::{Address, Args, CudaValue, GpuBuffer, Kernel, OnCard, Scratch};
 use crate::error::Result;
+use crate::gpu::{Finish, RowNorm};
 
 /// The input of a product.
 #[derive(Clone, Copy)]
 pub(super) enum Input<'a> {
     /// A matrix, whose last channels may be elsewhere.
-    Matrix(&'a CudaBuffer, Option<Behind<'a>>),
+    Matrix(&'a GpuBuffer, Option<Behind<'a>>),
     /// The norm of a matrix.
-    Normed(&'a CudaBuffer, RowNorm<'a>),
+    Normed(&'a GpuBuffer, RowNorm<'a>),
 }
 
 /// The product of an input. None where the weight, the input or the card is not made for it.
@@ -20,15 +21,15 @@ pub(super) fn single(
     weight: &CudaValue,
     input: Input<'_>,
     window: &Window,
-    treatment: Treatment,
+    treatment: Treatment<'_>,
     finish: Finish<'_>,
     geglu: bool,
-) -> Result<Option<CudaBuffer>> {
+) -> Result<Option<GpuBuffer>> {
     let (x, behind) = match input {
         Input::Matrix(x, behind) => (x, behind),
         Input::Normed(x, _) => (x, None),
     };
-    let (device, format) = (x.device(), x.format());
+    let (device, format) = (x.card(), x.format());
     let shape = weights::shape(weight)?;
     let (rows, channels) = (window.out_rows(), window.channels);
     let out_columns = if geglu { shape.out / 2 } else { shape.out };
@@ -68,7 +69,7 @@ pub(super) fn single(
                 Operand::Whole(levels) => Some(levels),
                 Operand::E4m3 | Operand::E5m2 => None,
             };
-            if !row_norm_to_bytes(x, norm, levels, made.each_ref().map(Scratch::address))? {
+            if !row_norm_to_bytes(x, norm, levels, made.each_ref().map(Address::address))? {
                 return Ok(None);
             }
         }
@@ -110,15 +111,15 @@ fn shared(rotation: usize, channels: usize) -> u32 {
 
 /// Writes rows as bytes, and their scales.
 fn round(
-    x: &CudaBuffer,
+    x: &GpuBuffer,
     behind: Option<Behind<'_>>,
     (rows, left, channels): (usize, usize, usize),
-    treatment: Treatment,
+    treatment: Treatment<'_>,
     bytes: &Bytes,
     rotation: usize,
     made: &[Scratch; 2],
 ) -> Result<()> {
-    let device = x.device();
+    let device = x.card();
     let (name, levels) = match (bytes.operand, rotation) {
         (Operand::Whole(levels), 0) => ("whole_numbers", levels),
         (Operand::Whole(levels), _) => ("rotated_whole_numbers", levels),
@@ -127,7 +128,7 @@ fn round(
     let args = Args::new()
         .pointer(x.address())
         .pointer(behind.map_or(0, |behind| behind.address()))
-        .pointer(treatment.scale.unwrap_or(0))
+        .pointer(treatment.scale.map_or(0, |scale| scale.address()))
         .pointer(made[0].address())
         .pointer(made[1].address())
         .int(left as i32)

@@ -1,19 +1,19 @@
 //! A few rows through many layers at once: what a noise level becomes in each block of a network.
 
 use super::super::weights;
-use crate::cuda::{Args, CudaBuffer, CudaValue, Kernel};
+use crate::cuda::{Address, Args, GpuBuffer, Kernel, OnCard, cuda_value};
 use crate::error::{Result, TensorError};
+use crate::gpu::WeightWithBias;
 
-/// Most rows, and layers of one kernel: as in few_rows.cu.
-pub(crate) const MOST_ROWS: usize = 8;
+/// Most layers of one kernel: as in few_rows.cu.
 const MOST_LAYERS: usize = 32;
 
 /// `rows` rows times each weight, all of which have the format of the input and as many channels.
 pub(crate) fn few_rows(
-    layers: &[(&CudaValue, Option<u64>)],
-    x: &CudaBuffer,
+    layers: &[WeightWithBias<'_>],
+    x: &GpuBuffer,
     rows: usize,
-) -> Result<Vec<CudaBuffer>> {
+) -> Result<Vec<GpuBuffer>> {
     let mut all = Vec::with_capacity(layers.len());
     for layers in layers.chunks(MOST_LAYERS) {
         all.extend(start(layers, x, rows)?);
@@ -21,17 +21,14 @@ pub(crate) fn few_rows(
     Ok(all)
 }
 
-fn start(
-    layers: &[(&CudaValue, Option<u64>)],
-    x: &CudaBuffer,
-    rows: usize,
-) -> Result<Vec<CudaBuffer>> {
-    let (device, format) = (x.device(), x.format());
+fn start(layers: &[WeightWithBias<'_>], x: &GpuBuffer, rows: usize) -> Result<Vec<GpuBuffer>> {
+    let (device, format) = (x.card(), x.format());
     let columns = x.len() / rows.max(1);
     let mut list = [0; 4 * MOST_LAYERS];
     let mut found = Vec::with_capacity(layers.len());
     let mut end = 0;
     for ((weight, bias), to) in layers.iter().zip(list.chunks_exact_mut(4)) {
+        let weight = cuda_value(*weight)?;
         let shape = weights::shape(weight)?;
         if shape.channels != columns || weights::in_place(weight)? != Some(format) {
             return Err(TensorError::invalid(
@@ -42,7 +39,12 @@ fn start(
         let out = device.buffer(rows * shape.out, format)?;
         end += shape.out;
         let sizes = shape.out as u64 | (end as u64) << 32;
-        to.copy_from_slice(&[weight.address(), bias.unwrap_or(0), out.address(), sizes]);
+        to.copy_from_slice(&[
+            weight.address(),
+            bias.map_or(0, |bias| bias.address()),
+            out.address(),
+            sizes,
+        ]);
         found.push(out);
     }
     let args = Args::new()

@@ -5,9 +5,12 @@ use super::super::plan::{
     HOPPER_WIDE, Offers, TileCost, Work,
 };
 use super::super::weights::{self, Elements, Operand};
-use super::{Behind, Finish, More, Other, Product, Treatment, Window, has_tensor_cores};
-use crate::cuda::{Args, CudaBuffer, CudaValue, Format, Spread, TensorMapSpec};
+use super::{Behind, More, Other, Product, Treatment, Window, has_tensor_cores};
+use crate::cuda::{
+    Address, Args, CudaValue, Format, GpuBuffer, OnCard, Spread, TensorMapSpec, cuda_value,
+};
 use crate::error::Result;
+use crate::gpu::{Finish, WeightWithBias};
 use crate::nn::Act;
 
 /// Channels whose mean and spread are told together: as in staged.cuh.
@@ -17,18 +20,20 @@ pub(crate) const UNIT: usize = 10;
 const MOST_STEPS_BY_TURNS: usize = 60;
 
 /// The rows of an input times each of several weights of one size, in one pass. None where no kernel does that.
-pub(crate) fn each<const N: usize>(
-    weights: [(&CudaValue, Option<u64>); N],
-    x: &CudaBuffer,
+pub(crate) fn each(
+    weights: &[WeightWithBias<'_>],
+    x: &GpuBuffer,
     rows: usize,
-) -> Result<Option<[CudaBuffer; N]>> {
-    let (device, format) = (x.device(), x.format());
+) -> Result<Option<Vec<GpuBuffer>>> {
+    let (device, format) = (x.card(), x.format());
     let Some((first, rest)) = weights.split_first() else {
         return Ok(None);
     };
+    let first = (cuda_value(first.0)?, first.1);
     let shape = weights::shape(first.0)?;
     let mut fits = device.hopper() && has_tensor_cores(device, format) && rest.len() <= 2;
     for (weight, _) in weights {
+        let weight = cuda_value(*weight)?;
         let placed = weights::in_place(weight)? == Some(format);
         fits &= placed && weights::shape(weight)? == shape && shape.taps == 1;
     }
@@ -41,7 +46,7 @@ pub(crate) fn each<const N: usize>(
     let out = device.buffer(rows * shape.out, format)?;
     let others = rest.iter().map(|(weight, bias)| {
         Ok(Other {
-            weight: Elements::Kept(weight, format),
+            weight: Elements::Kept(cuda_value(*weight)?, format),
             bias: *bias,
             out: device.buffer(rows * shape.out, format)?,
         })
@@ -67,19 +72,18 @@ pub(crate) fn each<const N: usize>(
     }
     .start_hopper(&out)?;
     let others = others.into_iter().map(|other| other.out);
-    let all: Vec<CudaBuffer> = std::iter::once(out).chain(others).collect();
-    Ok(all.try_into().ok())
+    Ok(Some(std::iter::once(out).chain(others).collect()))
 }
 
 /// A product whose last channels are elsewhere.
 pub(super) fn of_two(
     weight: &CudaValue,
-    (x, behind): (&CudaBuffer, Behind<'_>),
+    (x, behind): (&GpuBuffer, Behind<'_>),
     window: Window,
-    treatment: Treatment,
+    treatment: Treatment<'_>,
     finish: Finish<'_>,
-) -> Result<Option<CudaBuffer>> {
-    let (device, format) = (x.device(), x.format());
+) -> Result<Option<GpuBuffer>> {
+    let (device, format) = (x.card(), x.format());
     let shape = weights::shape(weight)?;
     let (rows, channels) = (window.out_rows(), window.channels);
     let early = channels - behind.columns.min(channels);
@@ -120,15 +124,16 @@ pub(super) fn of_two(
 /// A convolution of stride 1 whose result has the size of its input, and a layer of single pixels beside it, in one pass. None where no kernel does that.
 pub(crate) fn conv_and_more(
     weight: &CudaValue,
-    x: &CudaBuffer,
+    x: &GpuBuffer,
     window: Window,
     finish: Finish<'_>,
     more: More<'_>,
-) -> Result<Option<CudaBuffer>> {
-    let (device, format) = (x.device(), x.format());
-    let (shape, beside) = (weights::shape(weight)?, weights::shape(more.weight)?);
+) -> Result<Option<GpuBuffer>> {
+    let (device, format) = (x.card(), x.format());
+    let beside_weight = cuda_value(more.weight)?;
+    let (shape, beside) = (weights::shape(weight)?, weights::shape(beside_weight)?);
     let rows = window.out_rows();
-    let behind = more.behind.map_or(0, CudaBuffer::len);
+    let behind = more.behind.map_or(0, GpuBuffer::len);
     if rows == 0 || shape.out == 0 {
         return Ok(None);
     }
@@ -138,7 +143,7 @@ pub(crate) fn conv_and_more(
         && window.out == [window.frames, window.size.0, window.size.1]
         && !window.is_plain();
     let placed = weights::in_place(weight)? == Some(format)
-        && weights::in_place(more.weight)? == Some(format)
+        && weights::in_place(beside_weight)? == Some(format)
         && (beside.taps, beside.out, beside.channels) == (1, shape.out, early + late);
     let whole = (late == 0 || early.is_multiple_of(64))
         && [early, late, shape.out, shape.channels]
@@ -182,13 +187,13 @@ impl Product<'_> {
         self.more.map_or([0; 2], |more| {
             [
                 more.x.len() / rows,
-                more.behind.map_or(0, CudaBuffer::len) / rows,
+                more.behind.map_or(0, GpuBuffer::len) / rows,
             ]
         })
     }
 
     /// Starts it, with the results of other weights beside it.
-    pub(super) fn start_hopper(&self, out: &CudaBuffer) -> Result<()> {
+    pub(super) fn start_hopper(&self, out: &GpuBuffer) -> Result<()> {
         let w = &self.window;
         let boxes = if w.is_plain() {
             Boxes::rows(self.rows())
@@ -429,7 +434,7 @@ impl Product<'_> {
             let [early, late] = self.more_parts();
             let depth = (early + late) as u64;
             let weight = Map {
-                address: more.weight.address(),
+                address: cuda_value(more.weight)?.address(),
                 format: self.format,
                 sizes: [depth, self.columns as u64],
                 strides: [2 * depth, 0],
@@ -454,7 +459,7 @@ impl Product<'_> {
 
     /// Descriptions of the three results that `product_turns.cu` may be told, and of what is added to the first, in pieces of columns as it has
     /// them; the first result in place of those that are not there.
-    fn result_maps(&self, args: Args, out: &CudaBuffer, boxes: &Boxes) -> Result<Args> {
+    fn result_maps(&self, args: Args, out: &GpuBuffer, boxes: &Boxes) -> Result<Args> {
         let (columns, wide) = if self.geglu {
             (self.columns / 2, 16)
         } else {
@@ -462,7 +467,7 @@ impl Product<'_> {
         };
         let map = |address: u64| self.pixels_map(address, (columns, wide), boxes);
         let other = |at: usize| self.others.get(at).map(|other| other.out.address());
-        let residual = self.finish.residual.map(CudaBuffer::address);
+        let residual = self.finish.residual.map(Address::address);
         [None, other(0), other(1), residual]
             .into_iter()
             .try_fold(args, |args, address| {

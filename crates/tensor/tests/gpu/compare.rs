@@ -1,13 +1,13 @@
 //! Random tensors, and the differences between a GPU's results and the processor's.
 
-use fresco_tensor::cuda::Format;
+use fresco_tensor::gpu::Format;
 use fresco_tensor::{Device, Tensor};
 
 pub(crate) const FORMATS: [Format; 3] = [Format::F32, Format::F16, Format::Bf16];
 
 /// The first GPU. `None`, and a line that says why, where there is none.
 pub(crate) fn gpu() -> Option<Device> {
-    match Device::cuda(0) {
+    match fresco_tensor::gpu::open_first() {
         Ok(device) => Some(device),
         Err(error) => {
             println!("skipped: {error}");

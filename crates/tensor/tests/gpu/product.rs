@@ -1,7 +1,7 @@
 //! Linear layers, convolutions and products of results for many shapes, formats of weights and what follows them, and how long they take.
 
-use fresco_tensor::cuda::Format;
 use fresco_tensor::formats::{AffineKind, GridKind, Levels, RowFormat, RowKind, ScaleNumber};
+use fresco_tensor::gpu::Format;
 use fresco_tensor::nn::{
     Act, After, Conv2d, Conv3d, Linear, Padding, SlotGroup, concat_channels, matmul,
 };

@@ -1,5 +1,5 @@
 //! A GPU against the processor: every operation in every format, over usual, odd and empty shapes. Where there is no GPU the
-//! tests say so and pass. All results with their errors: `cargo test -p fresco-tensor --test cuda -- --nocapture`.
+//! tests say so and pass. All results with their errors: `cargo test -p fresco-tensor --test gpu -- --nocapture`.
 
 #![expect(
     clippy::unwrap_used,
@@ -13,11 +13,15 @@ mod arrange;
 mod attention;
 mod bytes;
 mod compare;
+mod composed;
 mod elementwise;
 mod heads;
 mod misc;
 mod norm;
 mod picture;
 mod product;
+#[path = "../common/quantised.rs"]
+mod quantised_layers;
 mod reduce;
+mod rows;
 mod streams;

@@ -1,6 +1,6 @@
 //! Attention for many shapes, masks and formats, and how long it takes.
 
-use fresco_tensor::cuda::Format;
+use fresco_tensor::gpu::Format;
 use fresco_tensor::nn::{Mask, attention, attention_probabilities};
 use fresco_tensor::{Device, Tensor};
 

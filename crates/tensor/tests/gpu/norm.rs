@@ -1,6 +1,6 @@
 //! Normalisation, softmax and gates for many shapes and formats, and how long they take.
 
-use fresco_tensor::cuda::Format;
+use fresco_tensor::gpu::Format;
 use fresco_tensor::nn::{
     Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Padding, RmsNorm, add_gated, concat_channels,
     modulate, softmax_last, swiglu, swiglu_halves,

@@ -1,7 +1,7 @@
 //! Products of bytes, products with several weights or inputs, and steps that are repeated.
 
-use fresco_tensor::cuda::Format;
 use fresco_tensor::formats::{GridKind, Levels, RowFormat, RowKind};
+use fresco_tensor::gpu::Format;
 use fresco_tensor::nn::{
     Act, After, Beside, LayerInput, LayerNorm, Linear, MlpJoin, ModulatedRows,
 };

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
-use fresco_tensor::cuda::NetworkPart;
+use fresco_tensor::gpu::{NetworkPart, with_composed_fusions};
 use fresco_tensor::{Device, Dtype, Tensor, TensorError};
 
 /// A GPU that computes in one format.
@@ -17,7 +17,7 @@ pub(crate) struct Gpu {
 /// The first GPU in every format; empty where there is none.
 pub(crate) fn gpus() -> &'static [Gpu] {
     static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
-    GPUS.get_or_init(|| match Device::cuda(0) {
+    GPUS.get_or_init(|| match fresco_tensor::gpu::open_first() {
         Ok(device) => {
             let formats = [
                 ("f32", Dtype::F32, 1e-5),
@@ -37,6 +37,9 @@ pub(crate) fn gpus() -> &'static [Gpu] {
         }
     })
 }
+
+/// How many times as far from the processor's results compositions may be.
+const COMPOSED: f32 = 3.0;
 
 /// Numbers that are the same in every run.
 pub(crate) struct Random(u64);
@@ -73,8 +76,9 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Runs an operation on the processor and on every GPU, with the same inputs, and compares the results. Inputs are first
-    /// rounded to the format of the GPU, so that only the operation itself is measured.
+    /// Runs an operation on the processor and on every GPU, with the same inputs, and compares the results: as the back end does it, and
+    /// with fusions composed of what every back end has. Inputs are first rounded to the format of the GPU, so that only the
+    /// operation itself is measured.
     pub(crate) fn run(
         &mut self,
         case: &str,
@@ -93,19 +97,24 @@ impl Checks {
         op: impl Fn(&[Tensor]) -> Result<Tensor, TensorError>,
     ) {
         for gpu in gpus() {
-            let attempt = || -> Result<(Tensor, Tensor), TensorError> {
+            let attempt = || -> Result<[Tensor; 3], TensorError> {
                 let there = inputs.iter().map(|x| x.to(&gpu.device));
                 let there = there.collect::<Result<Vec<_>, _>>()?;
                 let here = there.iter().map(|x| x.to(&Device::cpu()));
                 let here = here.collect::<Result<Vec<_>, _>>()?;
                 let found = op(&there)?;
                 assert_eq!(found.device(), gpu.device, "the result is elsewhere");
-                Ok((op(&here)?, found.to(&Device::cpu())?))
+                let found = found.to(&Device::cpu())?;
+                let composed = with_composed_fusions(|| op(&there)?.to(&Device::cpu()))?;
+                Ok([op(&here)?, found, composed])
             };
             let case = format!("{case} {}", gpu.format);
             match catch_unwind(AssertUnwindSafe(attempt)) {
-                Ok(Ok((expected, found))) => {
+                Ok(Ok([expected, found, composed])) => {
                     self.compare(&case, factor * gpu.tolerance, &expected, &found);
+                    // Every part of a composition is rounded to the format.
+                    let allowed = factor * COMPOSED * gpu.tolerance;
+                    self.compare(&format!("{case} composed"), allowed, &expected, &composed);
                 }
                 Ok(Err(error)) => self.fail(format!("{case}: {error}")),
                 Err(_) => self.fail(format!("{case}: it panicked")),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fresco_tensor::formats::{RowFormat, RowKind};
-use fresco_tensor::nn::{Conv2d, Growth, Linear, MergedAs, Padding, SlotGroup};
+use fresco_tensor::nn::{Conv2d, Conv3d, Growth, Linear, MergedAs, Padding, SlotGroup};
 use fresco_tensor::weights::quantised_parts;
 use fresco_tensor::{Device, Dtype, Stored, Tensor, open_weights, safetensors};
 
@@ -147,6 +147,64 @@ fn files_are_read_to_their_place() {
     std::fs::write(&path, b"changed").unwrap();
     let error = Linear::new(&later, None, &gpu.device).err().unwrap();
     assert!(error.to_string().contains("changed on disk"), "{error}");
+}
+
+/// What came from a file is not copied back when it leaves the GPU: it is in its file.
+#[test]
+fn weights_leave_for_their_file() {
+    let Some(gpu) = gpus().first() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.safetensors");
+    let mut random = Random::new(76);
+    let weight = random.scaled(&[1100, 700], 0.05);
+    let kernels = random.scaled(&[64, 64, 3, 3, 3], 0.05);
+    let bias = random.scaled(&[1100], 0.05);
+    let all = [("w", &weight), ("k", &kernels), ("b", &bias)];
+    safetensors::write(&path, &all, &[]).unwrap();
+    let file = open_weights(&path).unwrap();
+    let later = |name: &str| file.later(name).unwrap();
+    let group = SlotGroup::new();
+    let linear = Linear::in_group(&later("w"), Some(&later("b")), &group).unwrap();
+    let conv = Conv3d::in_group(&later("k"), None, &group).unwrap();
+    let (x, frames) = (random.tensor(&[8, 700]), random.tensor(&[2, 4, 4, 64]));
+    let run = |device: &Device| {
+        let y = linear.forward(&x.to(device).unwrap()).unwrap();
+        let z = conv
+            .forward(&frames.to(device).unwrap(), &[], None)
+            .unwrap();
+        [y, z].map(|y| y.to(&Device::cpu()).unwrap())
+    };
+    let slots = [linear.slot(), conv.slot()];
+    let mut first = None;
+    for _ in 0..3 {
+        for slot in slots {
+            slot.move_to(&gpu.device).unwrap();
+            slot.finish_move().unwrap();
+        }
+        let there = run(&gpu.device);
+        assert_eq!(*first.get_or_insert_with(|| there.clone()), there);
+        let before = gpu.device.used();
+        let bytes: u64 = slots.iter().map(|slot| slot.bytes()).sum();
+        for slot in slots {
+            slot.move_to(&Device::cpu()).unwrap();
+            assert_eq!(slot.home(), Device::cpu());
+            assert_eq!(slot.unread_bytes(), slot.bytes(), "it was copied");
+        }
+        assert!(
+            gpu.device.used() + bytes <= before,
+            "the GPU has its memory back"
+        );
+    }
+    // The processor reads them from there, too.
+    let close = |a: &Tensor, b: &Tensor| {
+        let pairs = a.data().iter().zip(b.data());
+        pairs.fold(0.0_f32, |most, (a, b)| most.max((a - b).abs())) < 0.1
+    };
+    let here = run(&Device::cpu());
+    let first = first.unwrap();
+    assert!(close(&here[0], &first[0]) && close(&here[1], &first[1]));
 }
 
 /// Quantised rows, joined and cut as foreign layouts want them, straight from their file.
