@@ -167,7 +167,7 @@ impl Share {
         self.server.lock().waiting.len()
     }
 
-    /// Waits until somebody waits for the share.
+    /// Waits until a reader waits for the share.
     #[track_caller]
     pub fn wait_for_reader(&self) {
         let deadline = Instant::now() + Duration::from_mins(2);

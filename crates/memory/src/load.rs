@@ -422,7 +422,7 @@ impl ModelRegistry {
 }
 
 impl State {
-    /// The first of these models whose weights somebody reads or copies.
+    /// The first of these models whose weights a thread is reading or copying.
     fn first_busy(&self, models: &Models) -> Option<(WeightsId, ModelId)> {
         let busy = |id| self.entries.get(id).is_some_and(|entry| entry.busy);
         models.iter().find(|(id, _)| busy(id)).cloned()

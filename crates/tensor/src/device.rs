@@ -696,7 +696,7 @@ fn run_once<R>(body: impl FnOnce() -> R, with: impl FnOnce(&mut dyn FnMut())) ->
     });
     match (result, body) {
         (Some(result), _) => result,
-        // Who was to call it had a reason not to: it is run as if there was nobody.
+        // The caller had a reason not to call it: it is run as if there was no caller.
         (None, Some(body)) => body(),
         (None, None) => raise(TensorError::invalid("step", "it ended without a result")),
     }

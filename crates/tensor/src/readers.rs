@@ -2,7 +2,7 @@
 //!
 //! A disk or a network share that does not answer holds a thread in the kernel, where nothing can end its wait. So the thread of a
 //! prompt does not read: it waits for a reader, looks at its flag meanwhile, and leaves when the flag is raised. The abandoned read
-//! owns the memory that it fills, which is freed when the read returns. A reader that hangs keeps nobody else from reading: another
+//! owns the memory that it fills, which is freed when the read returns. A reader that hangs keeps no other thread from reading: another
 //! thread is started where none is idle.
 
 #![expect(
@@ -88,7 +88,7 @@ fn next_job(own: &Sender<Job>, jobs: &Receiver<Job>) -> Option<Job> {
 }
 
 /// Runs something that asks a file system, on a thread of its own, so that a prompt whose disk or network share does not answer can
-/// still be interrupted. The work is then abandoned: what it gives is dropped when it returns. Threads that nobody can interrupt do it
+/// still be interrupted. The work is then abandoned: what it gives is dropped when it returns. Threads that cannot be interrupted do it
 /// themselves.
 pub fn on_reader_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
@@ -156,14 +156,14 @@ struct Fill<S> {
 }
 
 struct Progress<S> {
-    /// Taken by the one who waits when the last reader is done; it goes with the last reader where nobody waits any more.
+    /// Taken by the one who waits when the last reader is done; it goes with the last reader where no thread waits any more.
     space: Option<S>,
     /// Readers that are not done.
     readers: usize,
     end: Option<io::Result<()>>,
 }
 
-// SAFETY: `begin` points into `space`, which is `Send`. Readers write to parts of it that no other reader has, and nobody else uses it
+// SAFETY: `begin` points into `space`, which is `Send`. Readers write to parts of it that no other reader has, and no other thread uses it
 // before the last of them is done.
 unsafe impl<S: Send> Send for Fill<S> {}
 // SAFETY: as above.
@@ -227,7 +227,7 @@ impl<S> Fill<S> {
         );
     }
 
-    /// Each reader takes the next part that nobody reads yet, so that the system sees one read after the other and reads ahead of all.
+    /// Each reader takes the next part that no reader has yet, so that the system sees one read after the other and reads ahead of all.
     fn read_parts(&self) -> io::Result<()> {
         loop {
             let from = self.next.fetch_add(1, Ordering::Relaxed) * PART;
@@ -248,7 +248,7 @@ impl<S> Fill<S> {
         if let Err(error) = read
             && progress.end.is_none()
         {
-            // The others need not go on, and nobody waits for them.
+            // The others need not go on, and no thread waits for them.
             self.abandoned.store(true, Ordering::Relaxed);
             progress.end = Some(Err(error));
         }

@@ -81,7 +81,7 @@ impl HostBytes {
 
     /// Lets GPUs read the bytes themselves from now on. Without it, copies take longer.
     pub(crate) fn pin(&self) {
-        // Read first: nobody waits here for a file.
+        // Read first: this thread does not wait for a file here.
         let values = self.values();
         self.pinned.get_or_init(|| PinnedBytes::new(values));
     }

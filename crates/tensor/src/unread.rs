@@ -53,7 +53,7 @@ impl SharedRead {
         (run, len): (usize, usize),
         read: impl FnOnce() -> Result<Vec<u8>>,
     ) -> Result<Arc<Vec<u8>>> {
-        // Held while reading: whoever comes meanwhile needs the same bytes.
+        // Held while reading: threads that come meanwhile need the same bytes.
         let mut waiting = cancel::lock(&self.0)?;
         let bytes = match waiting.bytes.take() {
             Some(bytes) => bytes,

@@ -27,7 +27,7 @@ const INTERRUPTED: Duration = Duration::from_secs(1);
 
 /// A server whose diffusion models are on a share.
 struct Case {
-    // Dropped in this order: nobody uses the share when it is taken away.
+    // Dropped in this order: the server has ended when the share is taken away.
     room: Room,
     share: Share,
 }

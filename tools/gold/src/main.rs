@@ -1,7 +1,7 @@
 //! `cargo xtask gold DIR`: runs every golden of a folder, on the processor and on a simulated device.
 //!
 //! A golden is a JSON file and, for most, a safetensors file of the same name beside it. Which network it is for the
-//! program's own detection tells from the keys in it, or else what it holds; not its name, so that files that nobody here has seen run too.
+//! program's own detection tells from the keys in it, or else what it holds; not its name, so that unknown files run too.
 
 #![expect(
     clippy::print_stdout,

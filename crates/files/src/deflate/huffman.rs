@@ -1,13 +1,13 @@
-//! Codes of a block: their lengths by how often symbols occur, and how the block tells them.
+//! Codes of a block: their lengths by how often symbols occur, and how the block lists them.
 
 use super::bits::BitWriter;
 use super::{DISTANCES, END, LITERALS};
 
 /// Longer codes are never made, so that four of them can be written at once. The format allows one bit more.
 const LONGEST_CODE: usize = 14;
-/// The same for the codes that lengths are told with.
+/// The same for the codes that lengths are written with.
 const LONGEST_TOLD: usize = 7;
-/// Symbols that lengths are told with.
+/// Symbols that lengths are written with.
 const TOLD: usize = 19;
 /// The order in which those tell their own lengths.
 const ORDER: [usize; TOLD] = [
@@ -58,7 +58,7 @@ impl<const N: usize> Lengths<N> {
     }
 
     /// All up to the last symbol that has a code, but at least so many.
-    fn told(&self, least: usize) -> &[u8] {
+    fn listed_lengths(&self, least: usize) -> &[u8] {
         let used = self.0.iter().rposition(|length| *length > 0);
         &self.0[..used.map_or(0, |last| last + 1).max(least)]
     }
@@ -91,18 +91,18 @@ pub(super) struct Header {
     literals: usize,
     distances: usize,
     /// Lengths and repetitions: a symbol, and the number after it.
-    told: Vec<(u8, u16)>,
+    symbols: Vec<(u8, u16)>,
     lengths: [u8; TOLD],
-    /// How many of [`ORDER`] are told.
+    /// How many of [`ORDER`] are written.
     orders: usize,
 }
 
 impl Header {
     pub(super) fn new(literal: &Lengths<LITERALS>, distance: &Lengths<DISTANCES>) -> Self {
-        let (literal, distance) = (literal.told(END + 1), distance.told(1));
-        let told = repetitions(&[literal, distance].concat());
+        let (literal, distance) = (literal.listed_lengths(END + 1), distance.listed_lengths(1));
+        let symbols = repetitions(&[literal, distance].concat());
         let mut counts = [0; TOLD];
-        for (symbol, _) in &told {
+        for (symbol, _) in &symbols {
             counts[usize::from(*symbol)] += 1;
         }
         let mut lengths = [0; TOLD];
@@ -111,17 +111,17 @@ impl Header {
         Self {
             literals: literal.len(),
             distances: distance.len(),
-            told,
+            symbols,
             lengths,
             orders: last.map_or(0, |last| last + 1).max(4),
         }
     }
 
     pub(super) fn bits(&self) -> u64 {
-        let told = self.told.iter().map(|(symbol, _)| {
+        let bits = self.symbols.iter().map(|(symbol, _)| {
             u64::from(self.lengths[usize::from(*symbol)]) + u64::from(number_bits(*symbol))
         });
-        17 + 3 * self.orders as u64 + told.sum::<u64>()
+        17 + 3 * self.orders as u64 + bits.sum::<u64>()
     }
 
     /// Writes it, for which there is room.
@@ -136,7 +136,7 @@ impl Header {
             bits.flush();
         }
         let codes = codes(&self.lengths);
-        for (symbol, number) in &self.told {
+        for (symbol, number) in &self.symbols {
             bits.put(codes[usize::from(*symbol)]);
             bits.put(Code::low_bits(*number, number_bits(*symbol)));
             bits.flush();
@@ -154,13 +154,13 @@ fn number_bits(symbol: u8) -> u32 {
     }
 }
 
-/// Lengths as symbols: equal ones in a row are told as one and a number.
+/// Lengths as symbols: equal ones in a row are written as one and a number.
 fn repetitions(lengths: &[u8]) -> Vec<(u8, u16)> {
-    let mut told = Vec::with_capacity(lengths.len());
+    let mut symbols = Vec::with_capacity(lengths.len());
     for run in lengths.chunk_by(|a, b| a == b) {
         let mut left = run.len();
         if run[0] > 0 {
-            told.push((run[0], 0));
+            symbols.push((run[0], 0));
             left -= 1;
         }
         while left >= 3 {
@@ -170,12 +170,12 @@ fn repetitions(lengths: &[u8]) -> Vec<(u8, u16)> {
                 _ => (16, 3, 6),
             };
             let count = left.min(most);
-            told.push((symbol, (count - least) as u16));
+            symbols.push((symbol, (count - least) as u16));
             left -= count;
         }
-        told.extend((0..left).map(|_| (run[0], 0)));
+        symbols.extend((0..left).map(|_| (run[0], 0)));
     }
-    told
+    symbols
 }
 
 /// Gives each symbol that occurs a length, so that all together take few bits. At least two get one: some readers want codes that leave

@@ -161,12 +161,12 @@ impl<'a> Blocks<'a> {
     ) -> Result<BlockFlow> {
         for number in 0..self.count {
             self.hooks.check()?;
-            flow = self.hooked(Moment::Before, number, flow)?;
+            flow = self.run_hooks(Moment::Before, number, flow)?;
             if !self.hooks.skips(self.kind, number) {
                 flow = block(number, flow)?;
             }
             flow.h = self.control(ControlOrder::BeforeHooks, number, flow.h)?;
-            flow = self.hooked(Moment::After, number, flow)?;
+            flow = self.run_hooks(Moment::After, number, flow)?;
             flow.h = after(number, flow.h)?;
             flow.h = self.control(ControlOrder::AfterHooks, number, flow.h)?;
         }
@@ -174,7 +174,7 @@ impl<'a> Blocks<'a> {
     }
 
     /// What flows at a block, changed by its hooks.
-    fn hooked(&self, moment: Moment, number: usize, mut flow: BlockFlow) -> Result<BlockFlow> {
+    fn run_hooks(&self, moment: Moment, number: usize, mut flow: BlockFlow) -> Result<BlockFlow> {
         if self.hooks.of_block(self.kind, moment).next().is_none() {
             return Ok(flow);
         }

@@ -2,7 +2,7 @@
 //! their way.
 //!
 //! The thread that asks for a copy hands out pieces and talks to the driver; readers only read. So readers never wait for each other,
-//! and one that hangs in the system, on a network share that does not answer, keeps nobody: whoever is interrupted leaves the piece to it.
+//! and one that hangs in the system, on a network share that does not answer, holds up no other thread: an interrupted thread leaves the piece to it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -69,7 +69,7 @@ struct Piece {
 }
 
 impl Staging {
-    /// A piece whose bytes nobody needs any more.
+    /// A piece whose bytes are no longer needed.
     fn take(&self, device: &CudaDevice) -> Result<Piece> {
         let mut pieces = lock(&self.0);
         let idle = if pieces.made < PIECES {
@@ -227,7 +227,7 @@ fn fill_piece(
         let filled = catch_unwind(AssertUnwindSafe(|| fill(part, piece.memory.bytes_mut())));
         filled.unwrap_or_else(|_| Err(TensorError::invalid("read", "a thread that reads panicked")))
     };
-    // Where nobody waits for it any more, the piece goes.
+    // The piece is dropped where no thread waits for it any more.
     let _ = done.send(Filled {
         piece,
         at: part.0,

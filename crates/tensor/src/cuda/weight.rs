@@ -237,7 +237,7 @@ impl CudaValue {
             // Only matrices are ever in another form.
             (Transfer::Whole(stored) | Transfer::File(stored), None) => stored,
             (Transfer::Narrow(_), None) => {
-                return Err(TensorError::invalid("weight", "it is no matrix"));
+                return Err(TensorError::invalid("weight", "expected a matrix"));
             }
         };
         Ok(Arrived::Value(Self {
@@ -375,7 +375,7 @@ impl CudaValue {
     /// Another form of it, made at the first time and kept.
     fn form(&self, form: Form, make: impl FnOnce() -> Result<GpuBuffer>) -> Result<Arc<GpuBuffer>> {
         let made = self.form_if(form, || true, make)?;
-        made.ok_or_else(|| TensorError::invalid("weight", "there is no such form"))
+        made.ok_or_else(|| TensorError::invalid("weight", "unknown form of a weight"))
     }
 
     /// The same where it is there, or may be made.

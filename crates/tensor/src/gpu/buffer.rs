@@ -234,7 +234,7 @@ impl GpuBuffer {
         self.spread.get()
     }
 
-    /// For whoever has just written the elements.
+    /// For the operation that has just written the elements.
     pub(crate) fn set_spread(&self, spread: Spread) {
         // A buffer is written once by a product.
         let _ = self.spread.set(spread);

@@ -21,7 +21,7 @@
 //!   Buffers of one call have one format unless it says F32. An operation may be given empty buffers unless it says otherwise.
 //! - **Places** in memory are [`GpuSlice`]s: the number by which the back end knows the memory, and an offset in bytes. Memory of a device begins at
 //!   multiples of 256 bytes, and so do parts in place; values inside a layer's memory begin at such places too.
-//! - **Order**: everything that is asked of a device by one thread happens in that order, and nobody waits, but for `read`, `fetch`, `synchronize` and what says
+//! - **Order**: everything that is asked of a device by one thread happens in that order, and no call waits, but for `read`, `fetch`, `synchronize` and what says
 //!   so. Memory can be used by what is asked for after it was taken; when a [`GpuMemory`] is dropped, work that was asked for
 //!   before may still use it, and what is asked for later may get it.
 //! - **Books**: memory is counted to the byte when it is taken and when it is given back, and refused with
@@ -102,7 +102,7 @@ pub(crate) trait GpuDevice: Any + Debug + Send + Sync + UnwindSafe + RefUnwindSa
     /// Waits until everything that was asked for is done.
     fn synchronize(&self) -> Result<()>;
 
-    /// Gives memory that nobody uses back to the driver.
+    /// Gives unused memory back to the driver.
     fn trim(&self);
 
     /// Bytes per second from main memory, measured now.

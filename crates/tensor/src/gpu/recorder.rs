@@ -7,7 +7,7 @@
 //! written anew from there on. So nothing has to be known of the step but that it usually does the same.
 //!
 //! For places to be the same, memory comes from an arena of the step, which gives the same answers to the same questions.
-//! Numbers from main memory are left in pinned places, where the graph's first launches read them; whoever wants numbers back
+//! Numbers from main memory are left in pinned places, where the graph's first launches read them; a caller that wants numbers back
 //! ends a part of the step, and waits.
 //!
 //! A back end brings what [`Recordable`] asks for, calls [`launch`] where it would start something, [`flush`] before it reads results, [`interrupt`]
@@ -173,7 +173,7 @@ struct Segment<B: Recordable> {
     graph: Option<B::Graph>,
     /// Kernels that are told something else than the graph knows.
     changed: Vec<usize>,
-    /// Whether the next segment follows because this one is long, and not because somebody waits.
+    /// Whether the next segment follows because this one is long, and not because a caller waits.
     full: bool,
 }
 

@@ -28,7 +28,7 @@ pub struct GpuState {
     pub capability: (u32, u32),
     pub multiprocessors: u32,
     pub total: u64,
-    /// Free by the driver's count, whoever has the rest.
+    /// Free by the driver's count, whichever program has the rest.
     pub free: u64,
     /// What this program uses, and what it keeps for later.
     pub used: u64,

@@ -40,7 +40,7 @@ pub(crate) trait GpuWeight: Any + Debug + Send + Sync + UnwindSafe + RefUnwindSa
     /// Some bytes of it, as in the file.
     fn part(&self, from: usize, out: &mut [u8]) -> Result<()>;
 
-    /// The same value, without other forms, for as long as somebody holds its memory.
+    /// The same value, without other forms, for as long as its memory is held.
     fn again(&self) -> GpuValue;
 
     /// A copy on the GPU of the memory, made beside its work, at a place that moves behind it.
