@@ -1,6 +1,7 @@
 //! Running other programs one after another, with their time on the clock.
 
 use std::{
+    env,
     io::{BufRead, BufReader},
     process::{Command, Stdio},
     sync::mpsc,
@@ -23,8 +24,19 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
     command
 }
 
+/// Cargo as a person would start it. `cargo run` describes the package of this program in variables; build scripts that read
+/// them (`ring` has one) would otherwise run again whenever a person and this program take turns.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    command("cargo", arguments)
+    let mut command = command("cargo", arguments);
+    for (name, _) in env::vars_os() {
+        let described = ["CARGO_PKG_", "CARGO_MANIFEST_"]
+            .iter()
+            .any(|prefix| name.to_string_lossy().starts_with(prefix));
+        if described {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 pub(crate) fn run(command: &mut Command) -> Result<()> {
