@@ -98,8 +98,8 @@ fn entry(record: &HistoryRecord) -> Value {
         "outputs" => parsed(&record.outputs),
         "meta" => parsed(&record.meta),
         "status" => map! {
-            "status_str" => &record.status_str,
-            "completed" => record.completed,
+            "status_str" => record.end.status_str(),
+            "completed" => record.end.is_finished(),
             "messages" => parsed(&record.messages),
         },
     }

@@ -151,7 +151,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
     let record = record.context("the workflow ended without a record")?;
     let code = report(&record, &assembly.dirs)?;
     Ok(match stopped {
-        Some(signal) if !record.completed => ExitCode::from(signal.exit_code()),
+        Some(signal) if !record.end.is_finished() => ExitCode::from(signal.exit_code()),
         _ => code,
     })
 }
@@ -264,7 +264,7 @@ fn report(record: &HistoryRecord, dirs: &Dirs) -> anyhow::Result<ExitCode> {
         }
         .context("cannot write to standard output")?;
     }
-    if record.completed {
+    if record.end.is_finished() {
         return Ok(ExitCode::SUCCESS);
     }
     let messages = json::parse(&record.messages).unwrap_or_default();

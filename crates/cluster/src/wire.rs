@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use fresco_engine::placement::{Resident, WorkerView};
-use fresco_engine::{FreeRequest, Outcome, Returned, RunJob};
+use fresco_engine::{FreeRequest, JobEnd, JobOutcome, RunJob};
 use fresco_graph::{Map, Value, json, map};
 
 use crate::content::ModelEntry;
@@ -398,7 +398,7 @@ impl RunAnswer {
 /// How a run ended, as the last of its events.
 #[derive(Clone, Debug)]
 pub struct OutcomeMessage {
-    pub outcome: Outcome,
+    pub outcome: JobOutcome,
     /// Files that were made, in the words of whoever packed them.
     pub files: Value,
     /// While the worker is idle after this: only this front may have it.
@@ -409,8 +409,8 @@ impl OutcomeMessage {
     pub(crate) fn to_value(&self) -> Value {
         let outcome = &self.outcome;
         let mut message = map! {
-            "success" => outcome.success,
-            "interrupted" => outcome.interrupted,
+            "success" => outcome.end == JobEnd::Finished,
+            "interrupted" => outcome.end == JobEnd::Interrupted,
             "outputs" => outcome.outputs.clone(),
             "meta" => outcome.meta.clone(),
             "messages" => outcome.messages.clone(),
@@ -419,11 +419,8 @@ impl OutcomeMessage {
         if let Some(front) = &self.offered {
             message.insert("offered".into(), front.into());
         }
-        if let Some(returned) = &outcome.returned {
-            let (lost, why) = match returned {
-                Returned::NotBegun(why) => (false, why),
-                Returned::Lost(why) => (true, why),
-            };
+        if let Some(why) = outcome.end.goes_back() {
+            let lost = matches!(outcome.end, JobEnd::Lost(_));
             message.insert(
                 "returned".into(),
                 map! {"lost" => lost, "why" => why}.into(),
@@ -434,25 +431,25 @@ impl OutcomeMessage {
 
     pub(crate) fn from_value(value: &Value) -> Result<Self, WireError> {
         let fields = Fields(value);
-        let returned = match value.get("returned") {
-            None | Some(Value::Null) => None,
-            Some(returned) => {
+        let end = match value.get("returned") {
+            Some(returned) if !returned.is_null() => {
                 let why = Fields(returned).text("why")?.to_string();
-                Some(if Fields(returned).truth("lost")? {
-                    Returned::Lost(why)
+                if Fields(returned).truth("lost")? {
+                    JobEnd::Lost(why)
                 } else {
-                    Returned::NotBegun(why)
-                })
+                    JobEnd::Refused(why)
+                }
             }
+            _ if fields.truth("interrupted")? => JobEnd::Interrupted,
+            _ if fields.truth("success")? => JobEnd::Finished,
+            _ => JobEnd::Failed,
         };
         Ok(Self {
-            outcome: Outcome {
-                success: fields.truth("success")?,
-                interrupted: fields.truth("interrupted")?,
+            outcome: JobOutcome {
+                end,
                 outputs: fields.map("outputs")?,
                 meta: fields.map("meta")?,
                 messages: fields.list("messages")?.to_vec(),
-                returned,
             },
             files: fields.value("files"),
             offered: fields.text_or_none("offered")?,
@@ -597,11 +594,10 @@ mod tests {
     #[test]
     fn outcomes_and_requests_travel_whole() {
         let outcome = OutcomeMessage {
-            outcome: Outcome {
-                success: true,
+            outcome: JobOutcome {
                 outputs: map! {"9" => map! {"text" => vec![Value::from("a")]}},
                 messages: vec![vec![Value::from("execution_start")].into()],
-                ..Outcome::default()
+                ..JobEnd::Lost("it broke".to_owned()).into()
             },
             files: Value::Null,
             offered: Some("g".into()),

@@ -13,15 +13,14 @@ use fresco_placement::WorkerView;
 
 use crate::event::{Event, EventKind, EventSink};
 use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
+use crate::job::JobOutcome;
 use crate::live_registry::LiveRegistry;
 use crate::memory::{FreeNote, FreeReport, FreeRequest, MemoryRoom, NoModels};
-use crate::messages::{self, now_ms};
+use crate::messages::now_ms;
 use crate::panics::catch_panic;
 use crate::reply::{Reply, reply};
 use crate::state::ExecutorConfig;
-use crate::store::{
-    Claim, Finished, JobStore, NewJob, Priority, QueueChange, QueueOutline, StoreError,
-};
+use crate::store::{Claim, JobStore, NewJob, Priority, QueueChange, QueueOutline, StoreError};
 use crate::worker::{LocalWorker, WorkerSnapshot};
 
 /// What an engine is made from.
@@ -506,18 +505,9 @@ impl Engine {
 
     /// Cancels a job wherever it is: a waiting one is recorded as cancelled, a running one interrupted.
     pub async fn cancel(&self, prompt_id: &str) -> Result<bool, StoreError> {
-        let message = messages::interrupted(prompt_id, "", "", &[], now_ms());
-        let finished = Finished {
-            outputs: Map::new(),
-            meta: Map::new(),
-            status_str: "error".into(),
-            completed: false,
-            messages: vec![message].into(),
-            cancelled: true,
-        };
         let store = &self.0.shared.store;
         if store
-            .cancel_pending(prompt_id, finished)
+            .cancel_pending(prompt_id, JobOutcome::interrupted(prompt_id))
             .await
             .unwrap_or(Err(StoreError::Closed))?
         {

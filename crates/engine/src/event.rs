@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Preview, Value};
+use fresco_graph::{Map, Preview, Value};
+
+use crate::messages::now_ms;
 
 /// One thing that happened.
 #[derive(Clone)]
@@ -138,6 +140,23 @@ pub struct Failure {
     pub inputs: Value,
     pub outputs: Vec<Arc<str>>,
     pub timestamp: i64,
+}
+
+impl Failure {
+    /// A failure that belongs to the whole job and to none of its nodes.
+    pub fn of_job(kind: &str, message: String) -> Self {
+        Self {
+            node: "".into(),
+            class: "".into(),
+            executed: Vec::new(),
+            message,
+            kind: kind.to_owned(),
+            trace: Vec::new(),
+            inputs: Map::new().into(),
+            outputs: Vec::new(),
+            timestamp: now_ms(),
+        }
+    }
 }
 
 /// Receives events on the engine's threads; must neither block nor panic.

@@ -3,17 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use fresco_graph::Value;
-
 use crate::cache::OutputCache;
 use crate::dynprompt::DynPrompt;
-use crate::event::{EventKind, Failure};
-use crate::job::{Outcome, RunControl, RunJob};
+use crate::event::EventKind;
+use crate::job::{JobOutcome, RunControl, RunJob};
 use crate::memory::{Admission, Arriving, Unload};
-use crate::messages::{self, now_ms};
+use crate::messages::RunMessages;
 use crate::panics::catch_panic;
 use crate::requests::FreeRequests;
-use crate::run::{End, Run};
+use crate::run::Run;
 use crate::state::{ExecutorConfig, ExecutorState};
 use crate::watch::Watch;
 
@@ -45,7 +43,7 @@ impl Executor {
     }
 
     /// Runs one prompt to its end. Never panics on what a node does.
-    pub fn run(&mut self, job: &RunJob, control: &RunControl) -> Outcome {
+    pub fn run(&mut self, job: &RunJob, control: &RunControl) -> JobOutcome {
         let state = &mut self.0;
         state.prompts_run += 1;
         let bell = state.bell.clone();
@@ -61,11 +59,7 @@ impl Executor {
             progress: std::sync::Mutex::default(),
             hidden: std::sync::Mutex::default(),
         });
-        let mut messages = Messages {
-            watch: watch.clone(),
-            list: Vec::new(),
-        };
-        messages.start();
+        let mut messages = RunMessages::begin(&watch);
         let memory = state.config.memory.clone();
 
         let mut tops = HashMap::new();
@@ -90,92 +84,28 @@ impl Executor {
         // Headers of files are read for the answer, which an interrupt ends, too: nodes that are not run say so then.
         let admission = run.guarded(|| Ok(catch_panic("admit", || memory.admit(&arriving))));
         let end = match admission.unwrap_or(Admission::Ok) {
-            Admission::Refused { node, message } => End::Failed(run.refused(node, message)),
+            Admission::Refused { node, message } => messages.failed(run.refused(node, message)),
             Admission::Downgraded(message) => {
                 tracing::info!(prompt = %job.prompt_id, "{message}");
                 watch.emit(EventKind::Downgraded {
                     message: message.into(),
                 });
-                run.drive()
+                run.drive(&mut messages)
             }
-            Admission::Ok => run.drive(),
+            Admission::Ok => run.drive(&mut messages),
         };
         let (outputs, meta) = run.into_ui();
-        let mut outcome = Outcome {
+        let outcome = JobOutcome {
+            end,
             outputs,
             meta,
-            ..Outcome::default()
+            messages: messages.list,
         };
-        match end {
-            End::Success => {
-                messages.success();
-                outcome.success = true;
-            }
-            End::Failed(failure) => messages.error(failure),
-            End::Interrupted {
-                node,
-                class,
-                executed,
-            } => {
-                messages.interrupted(node, class, executed);
-                outcome.interrupted = true;
-            }
-        }
-        outcome.messages = messages.list;
         if self.0.config.disable_smart_memory {
             catch_panic("unload_all", || {
                 memory.unload_all(&job.prompt_id, Unload::PromptDone);
             });
         }
         outcome
-    }
-}
-
-/// The messages that history keeps, each also an event.
-struct Messages {
-    watch: Arc<Watch>,
-    list: Vec<Value>,
-}
-
-impl Messages {
-    fn record(&mut self, message: Value, kind: EventKind) {
-        self.list.push(message);
-        self.watch.emit(kind);
-    }
-
-    fn start(&mut self) {
-        let timestamp = now_ms();
-        let message = messages::started(&self.watch.prompt_id, timestamp);
-        self.record(message, EventKind::Start { timestamp });
-    }
-
-    fn cached(&mut self, nodes: Vec<Arc<str>>) {
-        let timestamp = now_ms();
-        let message = messages::cached(&self.watch.prompt_id, &nodes, timestamp);
-        self.record(message, EventKind::Cached { nodes, timestamp });
-    }
-
-    fn success(&mut self) {
-        let timestamp = now_ms();
-        let message = messages::succeeded(&self.watch.prompt_id, timestamp);
-        self.record(message, EventKind::Success { timestamp });
-    }
-
-    fn error(&mut self, failure: Failure) {
-        let message = messages::failed(&self.watch.prompt_id, &failure);
-        self.record(message, EventKind::Error(Arc::new(failure)));
-    }
-
-    fn interrupted(&mut self, node: Arc<str>, class: Arc<str>, executed: Vec<Arc<str>>) {
-        let timestamp = now_ms();
-        let prompt_id = &self.watch.prompt_id;
-        let message = messages::interrupted(prompt_id, &node, &class, &executed, timestamp);
-        let kind = EventKind::Interrupted {
-            node,
-            class,
-            executed,
-            timestamp,
-        };
-        self.record(message, kind);
     }
 }

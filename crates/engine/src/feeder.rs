@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use fresco_graph::{Map, Value, lock, map};
 
 use crate::event::{Event, EventKind, EventSink, Failure};
-use crate::job::{Outcome, Returned, RunControl, RunJob};
+use crate::job::{JobEnd, JobOutcome, RunControl, RunJob};
 use crate::memory::MemoryRoom;
 use crate::messages::{self, now_ms};
 use crate::panics::catch_panic;
 use crate::requests::FreeRequests;
-use crate::store::{Claim, Finished, JobStore, Next, NextReply, StoreError, TakenJob};
+use crate::store::{Attempt, Claim, JobStore, Next, NextReply, StoreError, TakenJob};
 use crate::worker::Worker;
 
 /// The reference collects garbage at most this often.
@@ -259,7 +259,7 @@ impl EngineShared {
             current, started, ..
         } = run;
         drop(started);
-        let recorded = self.store.finish(task, finished(outcome)).wait();
+        let recorded = self.store.finish(task, outcome).wait();
         self.report_end(&current, recorded);
         if let Some(place) = self.place(&current.worker) {
             self.start(&place);
@@ -347,7 +347,7 @@ impl EngineShared {
     }
 
     /// The outcome of a run that was interrupted and did not stop.
-    fn given_up(&self, run: &Running) -> Outcome {
+    fn given_up(&self, run: &Running) -> JobOutcome {
         let current = &run.current;
         let node = current.display.clone().unwrap_or_default();
         let class = run.prompt.get(&node).and_then(|n| n.get("class_type"));
@@ -364,46 +364,18 @@ impl EngineShared {
             timestamp,
         };
         self.emit_of(current, kind);
-        Outcome {
-            interrupted: true,
+        JobOutcome {
             messages,
-            ..Outcome::default()
+            ..JobEnd::Interrupted.into()
         }
     }
 
     /// The outcome of a run that did not come to an end of its own.
-    fn broken(&self, current: &RunningPrompt, kind: &str, message: String) -> Outcome {
-        let failure = Failure {
-            node: "".into(),
-            class: "".into(),
-            executed: Vec::new(),
-            message,
-            kind: kind.into(),
-            trace: Vec::new(),
-            inputs: Map::new().into(),
-            outputs: Vec::new(),
-            timestamp: now_ms(),
-        };
-        let messages = vec![
-            messages::started(&current.prompt_id, failure.timestamp),
-            messages::failed(&current.prompt_id, &failure),
-        ];
+    fn broken(&self, current: &RunningPrompt, kind: &str, message: String) -> JobOutcome {
+        let failure = Failure::of_job(kind, message);
+        let outcome = JobOutcome::failed(&current.prompt_id, &failure);
         self.emit_of(current, EventKind::Error(Arc::new(failure)));
-        Outcome {
-            messages,
-            ..Outcome::default()
-        }
-    }
-}
-
-fn finished(outcome: Outcome) -> Finished {
-    Finished {
-        outputs: outcome.outputs,
-        meta: outcome.meta,
-        status_str: if outcome.success { "success" } else { "error" }.into(),
-        completed: outcome.success,
-        messages: outcome.messages.into(),
-        cancelled: outcome.interrupted,
+        outcome
     }
 }
 
@@ -481,7 +453,7 @@ impl Feeder {
                 if let Some(Next::Job(job)) = question.take().and_then(NextReply::wait)
                     && !stopping()
                 {
-                    shared.store.give_back(job.task, false).wait();
+                    shared.store.give_back(job.task, Attempt::NotMade).wait();
                 }
                 return;
             }
@@ -603,14 +575,16 @@ impl Feeder {
             shared.broken(&current, "RuntimeError", text)
         });
         drop(taken_out);
-        if shared.stopping.load(Ordering::SeqCst) && outcome.interrupted {
+        if shared.stopping.load(Ordering::SeqCst) && outcome.end == JobEnd::Interrupted {
             // Stopped because the server stops: the job stays in the database and runs again next time.
             return AfterRun::Stop;
         }
-        if let Some(returned) = &outcome.returned {
-            return self.returned(task, &current, returned);
+        match &outcome.end {
+            JobEnd::Finished | JobEnd::Failed | JobEnd::Interrupted => {}
+            JobEnd::Refused(why) => return self.give_back(task, &current, Attempt::NotMade, why),
+            JobEnd::Lost(why) => return self.give_back(task, &current, Attempt::Made, why),
         }
-        let recorded = shared.store.finish(task, finished(outcome));
+        let recorded = shared.store.finish(task, outcome);
         let next = self.worker.is_ready().then(|| self.ask_next(GC_INTERVAL));
         if !shared.report_end(&current, recorded.wait()) {
             return AfterRun::Stop;
@@ -623,16 +597,18 @@ impl Feeder {
     }
 
     /// A job goes back into the queue.
-    fn returned(&self, task: u64, current: &RunningPrompt, returned: &Returned) -> AfterRun {
-        let (lost, why) = match returned {
-            Returned::NotBegun(why) => (false, why),
-            Returned::Lost(why) => (true, why),
-        };
+    fn give_back(
+        &self,
+        task: u64,
+        current: &RunningPrompt,
+        attempt: Attempt,
+        why: &str,
+    ) -> AfterRun {
         tracing::warn!(prompt = %current.prompt_id, worker = %current.worker, "the job goes back into the queue: {why}");
-        match self.shared.store.give_back(task, lost).wait() {
+        match self.shared.store.give_back(task, attempt).wait() {
             Some(Ok(_)) => {
                 self.shared.status(self.shared.store.remaining());
-                if lost {
+                if attempt == Attempt::Made {
                     self.shared.tell_if_held(current);
                 }
             }

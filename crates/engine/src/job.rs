@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use fresco_graph::{CancelToken, Map, Value, lock};
 
+use crate::event::Failure;
+use crate::messages::{self, now_ms};
+
 /// A prompt to run.
 #[derive(Clone, Debug)]
 pub struct RunJob {
@@ -95,25 +98,84 @@ impl RunControl {
     }
 }
 
-/// How a prompt ended, in the form history keeps.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    pub success: bool,
-    pub interrupted: bool,
+/// How a job ended: the one shape of it, from the executor to the store, the messages between processes, the history and
+/// the page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobEnd {
+    /// All its outputs were made.
+    Finished,
+    /// A node failed, or the job could not run as it is; its messages say why.
+    Failed,
+    /// Somebody asked it to stop.
+    Interrupted,
+    /// A worker did not begin it, for this reason: the job goes back into the queue.
+    Refused(String),
+    /// Its worker went down with it: the job goes back into the queue, and this run counts as an attempt.
+    Lost(String),
+}
+
+impl JobEnd {
+    /// Why the job goes back into the queue. None: the history keeps this end.
+    pub fn goes_back(&self) -> Option<&str> {
+        match self {
+            Self::Finished | Self::Failed | Self::Interrupted => None,
+            Self::Refused(why) | Self::Lost(why) => Some(why),
+        }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        *self == Self::Finished
+    }
+
+    /// The reference's word for it, which knows two ends only: `status_str` of the history.
+    pub fn status_str(&self) -> &'static str {
+        if self.is_finished() {
+            "success"
+        } else {
+            "error"
+        }
+    }
+}
+
+/// What became of a job, in the form history keeps.
+#[derive(Clone, Debug)]
+pub struct JobOutcome {
+    pub end: JobEnd,
     /// UI output by node id.
     pub outputs: Map,
     pub meta: Map,
     /// `[event, data]` pairs.
     pub messages: Vec<Value>,
-    /// It did not come to an end: the job goes back into the queue.
-    pub returned: Option<Returned>,
 }
 
-/// Why a worker elsewhere gives a job back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Returned {
-    /// It never began.
-    NotBegun(String),
-    /// Its worker went down with it. That counts as an attempt.
-    Lost(String),
+impl From<JobEnd> for JobOutcome {
+    fn from(end: JobEnd) -> Self {
+        Self {
+            end,
+            outputs: Map::new(),
+            meta: Map::new(),
+            messages: Vec::new(),
+        }
+    }
+}
+
+impl JobOutcome {
+    /// The outcome of a job that failed before a node could say so.
+    pub fn failed(prompt_id: &Arc<str>, failure: &Failure) -> Self {
+        Self {
+            messages: vec![
+                messages::started(prompt_id, failure.timestamp),
+                messages::failed(prompt_id, failure),
+            ],
+            ..JobEnd::Failed.into()
+        }
+    }
+
+    /// The outcome of a job that was stopped before a node ran.
+    pub fn interrupted(prompt_id: &str) -> Self {
+        Self {
+            messages: vec![messages::interrupted(prompt_id, "", "", &[], now_ms())],
+            ..JobEnd::Interrupted.into()
+        }
+    }
 }

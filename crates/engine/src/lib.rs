@@ -30,7 +30,7 @@ pub use engine::{
 pub use event::*;
 pub use executor::Executor;
 pub use feeder::{MakeWorker, RunningPrompt};
-pub use job::{Outcome, Returned, RunControl, RunJob};
+pub use job::{JobEnd, JobOutcome, RunControl, RunJob};
 pub use live_registry::LiveRegistry;
 pub use memory::{
     Admission, Arriving, FreeNote, FreeReport, FreeRequest, MemoryRoom, NoModels, RoomReport,

@@ -8,7 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fresco_graph::{Map, Value, map};
 
-use crate::event::Failure;
+use crate::event::{EventKind, Failure};
+use crate::job::JobEnd;
+use crate::watch::Watch;
 
 /// Milliseconds since 1970.
 pub fn now_ms() -> i64 {
@@ -75,5 +77,67 @@ pub fn failure_data(prompt_id: &str, failure: &Failure) -> Map {
         "traceback" => failure.trace.clone(),
         "current_inputs" => failure.inputs.clone(),
         "current_outputs" => strings(&failure.outputs),
+    }
+}
+
+/// The messages of one run, each also an event.
+pub(crate) struct RunMessages {
+    watch: Arc<Watch>,
+    pub(crate) list: Vec<Value>,
+}
+
+impl RunMessages {
+    pub(crate) fn begin(watch: &Arc<Watch>) -> Self {
+        let timestamp = now_ms();
+        let mut messages = Self {
+            watch: watch.clone(),
+            list: Vec::new(),
+        };
+        let message = started(&watch.prompt_id, timestamp);
+        messages.record(message, EventKind::Start { timestamp });
+        messages
+    }
+
+    fn record(&mut self, message: Value, kind: EventKind) {
+        self.list.push(message);
+        self.watch.emit(kind);
+    }
+
+    pub(crate) fn cached(&mut self, nodes: Vec<Arc<str>>) {
+        let timestamp = now_ms();
+        let message = cached(&self.watch.prompt_id, &nodes, timestamp);
+        self.record(message, EventKind::Cached { nodes, timestamp });
+    }
+
+    pub(crate) fn finished(&mut self) -> JobEnd {
+        let timestamp = now_ms();
+        let message = succeeded(&self.watch.prompt_id, timestamp);
+        self.record(message, EventKind::Success { timestamp });
+        JobEnd::Finished
+    }
+
+    pub(crate) fn failed(&mut self, failure: Failure) -> JobEnd {
+        let message = failed(&self.watch.prompt_id, &failure);
+        self.record(message, EventKind::Error(Arc::new(failure)));
+        JobEnd::Failed
+    }
+
+    pub(crate) fn interrupted(
+        &mut self,
+        node: Arc<str>,
+        class: Arc<str>,
+        executed: Vec<Arc<str>>,
+    ) -> JobEnd {
+        let timestamp = now_ms();
+        let prompt_id = &self.watch.prompt_id;
+        let message = interrupted(prompt_id, &node, &class, &executed, timestamp);
+        let kind = EventKind::Interrupted {
+            node,
+            class,
+            executed,
+            timestamp,
+        };
+        self.record(message, kind);
+        JobEnd::Interrupted
     }
 }

@@ -19,24 +19,14 @@ use fresco_graph::{
 use crate::cache::CachedOutput;
 use crate::cut;
 use crate::dynprompt::{DynPrompt, RunNode};
-use crate::event::{EventKind, Failure};
-use crate::job::RunJob;
+use crate::event::EventKind;
+use crate::job::{JobEnd, RunJob};
 use crate::ledger::Counter;
+use crate::messages::RunMessages;
 use crate::panics::catch_panic;
 use crate::state::ExecutorState;
 use crate::tasks::{CallState, Tasks, panicked};
 use crate::watch::Watch;
-
-/// How a run came to its end.
-pub(crate) enum End {
-    Success,
-    Failed(Failure),
-    Interrupted {
-        node: Arc<str>,
-        class: Arc<str>,
-        executed: Vec<Arc<str>>,
-    },
-}
 
 /// Why a node did not finish in this attempt.
 enum Halt {
@@ -238,7 +228,7 @@ impl<'e> Run<'e> {
     }
 
     /// Runs node after node until the graph is dissolved.
-    pub(crate) fn drive(&mut self) -> End {
+    pub(crate) fn drive(&mut self, messages: &mut RunMessages) -> JobEnd {
         for id in &self.job.outputs {
             self.schedule(id);
         }
@@ -247,15 +237,15 @@ impl<'e> Run<'e> {
             let id = match self.order.next() {
                 Next::Finished => {
                     self.repeat_warnings();
-                    return End::Success;
+                    return messages.finished();
                 }
-                Next::Cycle(ids) => return End::Failed(self.cycle(&ids)),
+                Next::Cycle(ids) => return messages.failed(self.cycle(&ids)),
                 Next::Wait => {
                     self.collect_tasks(true);
                     if self.watch.is_cancelled() {
                         let id = self.executed.last().cloned().unwrap_or_default();
                         let blamed = self.watch.running_node().unwrap_or(id);
-                        return self.interrupted(&blamed);
+                        return self.interrupted(&blamed, messages);
                     }
                     continue;
                 }
@@ -270,13 +260,13 @@ impl<'e> Run<'e> {
                 Err(Halt::Failed {
                     error: NodeError::Interrupted,
                     ..
-                }) => return self.interrupted(&id),
+                }) => return self.interrupted(&id, messages),
                 // Whatever a node says that was told to stop: it stopped.
                 Err(Halt::Failed { .. }) if self.watch.is_cancelled() => {
-                    return self.interrupted(&id);
+                    return self.interrupted(&id, messages);
                 }
                 Err(Halt::Failed { error, inputs }) => {
-                    return End::Failed(self.failure(&id, &error, inputs));
+                    return messages.failed(self.failure(&id, &error, inputs));
                 }
             }
             let memory = self.state.config.memory.clone();

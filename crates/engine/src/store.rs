@@ -42,6 +42,7 @@ pub use passing::Passer;
 pub use record::*;
 pub use schema::{StoreContents, StorePath};
 
+use crate::job::JobOutcome;
 use crate::reply::{Reply, Sender, reply};
 use bodies::EncodedJob;
 use history::EncodedOutcome;
@@ -274,10 +275,9 @@ impl JobStore {
         self.ask(|to| Command::LeasedJob(task, to))
     }
 
-    /// Ends a lease: the job is queued again. `lost`: its worker went down with it, which counts as an attempt; otherwise it
-    /// never began. False if there was no such lease.
-    pub fn give_back(&self, task: u64, lost: bool) -> Reply<Result<bool, StoreError>> {
-        self.ask(|to| Command::GiveBack(task, lost, to))
+    /// Ends a lease: the job is queued again. False if there was no such lease.
+    pub fn give_back(&self, task: u64, attempt: Attempt) -> Reply<Result<bool, StoreError>> {
+        self.ask(|to| Command::GiveBack(task, attempt, to))
     }
 
     /// A worker is there no more: no job waits for it.
@@ -293,11 +293,11 @@ impl JobStore {
     /// Records the outcome of a taken job: it leaves the queue and enters the history in one step. A second report for
     /// the same task changes nothing. Answers what remains in the queue. If the disk refuses, the answer is an error and
     /// the store goes on trying.
-    pub fn finish(&self, task: u64, finished: Finished) -> Reply<Result<usize, StoreError>> {
+    pub fn finish(&self, task: u64, outcome: JobOutcome) -> Reply<Result<usize, StoreError>> {
         if let Commands::Passing(passing) = &self.0.commands {
-            return passing.finish(task, finished);
+            return passing.finish(task, outcome);
         }
-        let outcome = Arc::new(EncodedOutcome::new(finished));
+        let outcome = Arc::new(EncodedOutcome::new(outcome));
         self.ask(|to| Command::Finish(task, outcome, to))
     }
 
@@ -344,9 +344,9 @@ impl JobStore {
     pub fn cancel_pending(
         &self,
         prompt_id: &str,
-        finished: Finished,
+        outcome: JobOutcome,
     ) -> Reply<Result<bool, StoreError>> {
-        let outcome = Arc::new(EncodedOutcome::new(finished));
+        let outcome = Arc::new(EncodedOutcome::new(outcome));
         self.ask(|to| Command::CancelPending(prompt_id.into(), outcome, to))
     }
 

@@ -12,7 +12,7 @@ use fresco_graph::lock;
 use fresco_placement::WorkerView;
 
 use crate::executor::Executor;
-use crate::job::{Outcome, RunControl, RunJob};
+use crate::job::{JobOutcome, RunControl, RunJob};
 use crate::memory::{FreeReport, FreeRequest, MemoryRoom};
 use crate::panics::catch_panic;
 use crate::requests::FreeRequests;
@@ -24,7 +24,7 @@ pub trait Worker: Send + Sync {
     fn name(&self) -> &Arc<str>;
 
     /// Runs a job to its end. Events go to the sink that the worker was made with.
-    fn run(&self, job: &RunJob, control: &RunControl) -> Outcome;
+    fn run(&self, job: &RunJob, control: &RunControl) -> JobOutcome;
 
     /// Waits until it could take a job, at most so long. False: not yet.
     fn wait_ready(&self, _patience: Duration) -> bool {
@@ -99,7 +99,7 @@ impl Worker for LocalWorker {
         &self.name
     }
 
-    fn run(&self, job: &RunJob, control: &RunControl) -> Outcome {
+    fn run(&self, job: &RunJob, control: &RunControl) -> JobOutcome {
         let mut executor = lock(&self.executor);
         let ran = catch_unwind(AssertUnwindSafe(|| executor.run(job, control)));
         ran.unwrap_or_else(|panic| {

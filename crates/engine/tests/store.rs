@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fresco_engine::store::*;
+use fresco_engine::{JobEnd, JobOutcome};
 use fresco_graph::{Map, Value, json, map};
 use store_support::*;
 
@@ -187,7 +188,7 @@ fn finishing_twice_counts_once_and_an_id_keeps_its_place() {
     let second = take(&store);
     end(&store, second.task);
     let again = take(&store);
-    let outcome = Finished {
+    let outcome = JobOutcome {
         outputs: map! { "9" => Map::new() },
         ..success()
     };
@@ -229,8 +230,8 @@ fn history_pages_as_the_reference_does() {
     }
     let one = store.history_get("3").wait().unwrap().unwrap().unwrap();
     assert_eq!(
-        (&*one.status_str, one.completed, &*one.outputs_to_execute),
-        ("success", true, r#"["1"]"#)
+        (&one.end, &*one.outputs_to_execute),
+        (&JobEnd::Finished, r#"["1"]"#)
     );
     assert_eq!(store.history_get("x").wait().unwrap().unwrap(), None);
     let deleted = store
@@ -282,12 +283,7 @@ fn waiting_jobs_can_be_deleted_cleared_and_cancelled() {
     let queue = store.queue().wait().unwrap().unwrap();
     assert_eq!(ids(&queue.pending), ["y", "x", "x", "w"]);
     assert_eq!(ids(&queue.running), ["run"]);
-    let cancelled = Finished {
-        cancelled: true,
-        status_str: "error".into(),
-        completed: false,
-        ..success()
-    };
+    let cancelled = JobOutcome::interrupted("y");
     assert!(
         store
             .cancel_pending("y", cancelled.clone())
@@ -384,21 +380,17 @@ fn jobs_of_all_kinds() -> JobStore {
                 map! { "timestamp" => time, "node_id" => "3" }.into(),
             ])
         };
-        let outcome = Finished {
+        let outcome = JobOutcome {
             outputs: map! { "9" => map! { "images" => vec![Value::from(map! { "filename" => "a.png", "type" => "output" })] } },
             messages: vec![
                 message("execution_start", start),
                 message(&format!("execution_{kind}"), end),
-            ]
-            .into(),
-            status_str: if kind == "success" {
-                "success"
-            } else {
-                "error"
-            }
-            .into(),
-            completed: kind == "success",
-            cancelled: kind == "interrupted",
+            ],
+            end: match kind {
+                "success" => JobEnd::Finished,
+                "interrupted" => JobEnd::Interrupted,
+                _ => JobEnd::Failed,
+            },
             ..success()
         };
         store.finish(job.task, outcome).wait().unwrap().unwrap();

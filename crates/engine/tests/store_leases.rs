@@ -106,13 +106,31 @@ fn a_job_that_is_given_back_waits_again() {
         first.prompt_id
     );
     // It never began: that is no attempt, and the same run may be handed out again.
-    assert!(store.give_back(first.task, false).wait().unwrap().unwrap());
+    assert!(
+        store
+            .give_back(first.task, Attempt::NotMade)
+            .wait()
+            .unwrap()
+            .unwrap()
+    );
     assert_eq!(pending_ids(&store), ["a"]);
-    assert!(!store.give_back(first.task, false).wait().unwrap().unwrap());
+    assert!(
+        !store
+            .give_back(first.task, Attempt::NotMade)
+            .wait()
+            .unwrap()
+            .unwrap()
+    );
     let second = take_for(&store, &far(LONG));
     assert_eq!(second.attempt, 1);
     // Its worker went down with it: that is one.
-    assert!(store.give_back(second.task, true).wait().unwrap().unwrap());
+    assert!(
+        store
+            .give_back(second.task, Attempt::Made)
+            .wait()
+            .unwrap()
+            .unwrap()
+    );
     let third = take_for(&store, &far(LONG));
     assert_eq!((third.attempt, third.task == second.task), (2, false));
     assert_eq!(

@@ -42,7 +42,7 @@ fn a_job_reaches_the_worker_that_waits_and_its_end_comes_back() {
     assert_eq!(job.sensitive.len(), 1);
     assert_eq!(store.remaining(), 1);
     assert_eq!(end(&store, job.task), 0);
-    assert!(ended.wait().unwrap().completed);
+    assert!(ended.wait().unwrap().end.is_finished());
     // A second report changes nothing.
     assert_eq!(end(&store, job.task), 0);
     assert_eq!(store.remaining(), 0);

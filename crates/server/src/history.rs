@@ -121,9 +121,13 @@ pub(crate) fn render(records: &[HistoryRecord]) -> String {
 /// The status object of an entry.
 pub(crate) fn write_status(out: &mut String, record: &HistoryRecord) {
     out.push_str("{\"status_str\":");
-    json::write_string(out, &record.status_str, false);
+    json::write_string(out, record.end.status_str(), false);
     out.push_str(",\"completed\":");
-    out.push_str(if record.completed { "true" } else { "false" });
+    out.push_str(if record.end.is_finished() {
+        "true"
+    } else {
+        "false"
+    });
     out.push_str(",\"messages\":");
     out.push_str(&record.messages);
     out.push('}');

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use fresco_engine::placement::{JobNeeds, ModelNeed, WorkerView};
 use fresco_engine::{
-    Engine, Event, EventKind, EventSink, FreeReport, FreeRequest, Outcome, Returned, RoomReport,
-    RunControl, RunJob, Worker, WorkerSnapshot,
+    Engine, Event, EventKind, EventSink, Failure, FreeReport, FreeRequest, JobEnd, JobOutcome,
+    RoomReport, RunControl, RunJob, Worker, WorkerSnapshot,
 };
 use fresco_graph::{Value, map};
 
@@ -47,18 +47,12 @@ pub(super) struct RemoteWorker {
     pub(super) sink: Arc<dyn EventSink>,
 }
 
-fn not_begun(why: impl Into<String>) -> Outcome {
-    Outcome {
-        returned: Some(Returned::NotBegun(why.into())),
-        ..Outcome::default()
-    }
+fn not_begun(why: impl Into<String>) -> JobOutcome {
+    JobEnd::Refused(why.into()).into()
 }
 
-fn lost(why: impl Into<String>) -> Outcome {
-    Outcome {
-        returned: Some(Returned::Lost(why.into())),
-        ..Outcome::default()
-    }
+fn lost(why: impl Into<String>) -> JobOutcome {
+    JobEnd::Lost(why.into()).into()
 }
 
 /// A model, and not a class of nodes.
@@ -108,7 +102,7 @@ impl RemoteWorker {
         job: &RunJob,
         name: &TaskName,
         control: &RunControl,
-    ) -> Result<bool, Box<Outcome>> {
+    ) -> Result<bool, Box<JobOutcome>> {
         let Some(sign) = self.link.sign() else {
             return Err(not_begun("its worker shows no sign of life").into());
         };
@@ -194,30 +188,12 @@ impl RemoteWorker {
     }
 
     /// The job can run nowhere as it is.
-    fn refused(&self, job: &RunJob, why: &str) -> Outcome {
-        let failure = fresco_engine::Failure {
-            node: "".into(),
-            class: "".into(),
-            executed: Vec::new(),
-            message: format!("Worker {} cannot run this prompt: {why}", self.link.name),
-            kind: "WorkerRefused".to_owned(),
-            trace: Vec::new(),
-            inputs: fresco_graph::Map::new().into(),
-            outputs: Vec::new(),
-            timestamp: fresco_engine::now_ms(),
-        };
-        let start = map! {"prompt_id" => &job.prompt_id, "timestamp" => failure.timestamp};
-        let mut data = fresco_engine::failure_data(&job.prompt_id, &failure);
-        data.insert("timestamp".into(), failure.timestamp.into());
-        let messages = vec![
-            vec![Value::from("execution_start"), start.into()].into(),
-            vec![Value::from("execution_error"), data.into()].into(),
-        ];
+    fn refused(&self, job: &RunJob, why: &str) -> JobOutcome {
+        let why = format!("Worker {} cannot run this prompt: {why}", self.link.name);
+        let failure = Failure::of_job("WorkerRefused", why);
+        let outcome = JobOutcome::failed(&job.prompt_id, &failure);
         self.emit(job, EventKind::Error(Arc::new(failure)));
-        Outcome {
-            messages,
-            ..Outcome::default()
-        }
+        outcome
     }
 
     fn emit(&self, job: &RunJob, kind: EventKind) {
@@ -235,7 +211,7 @@ impl Worker for RemoteWorker {
         &self.link.name
     }
 
-    fn run(&self, job: &RunJob, control: &RunControl) -> Outcome {
+    fn run(&self, job: &RunJob, control: &RunControl) -> JobOutcome {
         let Some(task) = control.task() else {
             return not_begun("a worker elsewhere needs the number of the run");
         };
@@ -421,7 +397,7 @@ struct Following<'a> {
 }
 
 impl Following<'_> {
-    fn run(mut self) -> Outcome {
+    fn run(mut self) -> JobOutcome {
         loop {
             let stop = || {
                 let raised = self.control.cancel.is_raised() && self.told.is_none();
@@ -429,10 +405,7 @@ impl Following<'_> {
             };
             let heard = self.follow.wait(self.beats, LOOK, stop);
             if self.control.is_given_up() {
-                return Outcome {
-                    interrupted: true,
-                    ..Outcome::default()
-                };
+                return JobEnd::Interrupted.into();
             }
             match self.step(heard) {
                 Ok(None) => {}
@@ -448,7 +421,7 @@ impl Following<'_> {
     fn step(
         &mut self,
         heard: std::collections::VecDeque<Inbox>,
-    ) -> Result<Option<Outcome>, String> {
+    ) -> Result<Option<JobOutcome>, String> {
         if self.control.cancel.is_raised() {
             self.tell_to_stop();
         }
@@ -489,7 +462,7 @@ impl Following<'_> {
     }
 
     /// What the signs of life say about the job.
-    fn look_at_worker(&mut self, quiet: bool) -> Result<Option<Outcome>, String> {
+    fn look_at_worker(&mut self, quiet: bool) -> Result<Option<JobOutcome>, String> {
         let Some(sign) = self.worker.link.sign() else {
             // Silence: the lease ends when it is not renewed.
             return Ok(None);
@@ -565,7 +538,7 @@ impl Following<'_> {
     }
 
     /// A message that was heard as it was sent.
-    fn live(&mut self, bytes: &[u8]) -> Result<Option<Outcome>, String> {
+    fn live(&mut self, bytes: &[u8]) -> Result<Option<JobOutcome>, String> {
         let Some(message) = self.read(bytes)? else {
             return Ok(None);
         };
@@ -580,7 +553,7 @@ impl Following<'_> {
     }
 
     /// Reads what the stream has from where it was last read.
-    fn replay(&mut self) -> Result<Option<Outcome>, String> {
+    fn replay(&mut self) -> Result<Option<JobOutcome>, String> {
         if self
             .unreadable
             .is_some_and(|(_, tried)| tried.elapsed() < READ_AGAIN)
@@ -637,7 +610,7 @@ impl Following<'_> {
     }
 
     /// A message in its turn. Those before it were seen.
-    fn take(&mut self, number: u64, message: &Value) -> Result<Option<Outcome>, String> {
+    fn take(&mut self, number: u64, message: &Value) -> Result<Option<JobOutcome>, String> {
         let fields = Fields(message);
         let nonsense = |e: wire::WireError| format!("a message of it makes no sense: {e}");
         let session = fields.text("session").map_err(nonsense)?;
@@ -653,7 +626,7 @@ impl Following<'_> {
         let last = message.get("outcome").map(OutcomeMessage::from_value);
         let last = last.transpose().map_err(nonsense)?;
         if let Some(last) = &last
-            && last.outcome.returned.is_none()
+            && last.outcome.end.goes_back().is_none()
             && let Err(error) = self.fetch(&last.files, true)
         {
             self.worker.link.done(last.offered.clone());
@@ -685,18 +658,18 @@ impl Following<'_> {
     }
 
     /// The outcome, whose files are here.
-    fn end(&mut self, last: OutcomeMessage, shift: i64) -> Outcome {
+    fn end(&mut self, last: OutcomeMessage, shift: i64) -> JobOutcome {
         let OutcomeMessage {
             mut outcome,
             offered,
             ..
         } = last;
-        if let Some(returned) = &outcome.returned {
+        if outcome.end.goes_back().is_some() {
             self.worker.link.done(offered);
             self.worker.link.rest();
             // A job that never began keeps the number of its run: what was said about it must not be heard again. If that cannot be had, it
             // gets another number.
-            if let Returned::NotBegun(why) = returned
+            if let JobEnd::Refused(why) = &outcome.end
                 && let Err(error) = self.forget()
             {
                 return lost(format!("{why} ({error})"));
@@ -729,24 +702,15 @@ impl Following<'_> {
     }
 
     /// The job is done, and somebody stopped it while its files waited for room.
-    fn stopped(&self) -> Outcome {
-        let (id, timestamp) = (&self.job.prompt_id, fresco_engine::now_ms());
+    fn stopped(&self) -> JobOutcome {
         let kind = EventKind::Interrupted {
             node: "".into(),
             class: "".into(),
             executed: Vec::new(),
-            timestamp,
+            timestamp: fresco_engine::now_ms(),
         };
         self.worker.emit(self.job, kind);
-        let data = map! {
-            "prompt_id" => id, "node_id" => "", "node_type" => "",
-            "executed" => Vec::<Value>::new(), "timestamp" => timestamp,
-        };
-        Outcome {
-            interrupted: true,
-            messages: vec![vec![Value::from("execution_interrupted"), data.into()].into()],
-            ..Outcome::default()
-        }
+        JobOutcome::interrupted(&self.job.prompt_id)
     }
 
     /// Puts files that the job made into this front's folders. Where the disk here is full, they wait until it is not: the worker has done

@@ -37,8 +37,7 @@ const SIGNS: &[&str] = &[
 ];
 
 /// Whether a prompt failed because something could not be written for lack of room.
-pub(super) fn failed_for_room(messages: &Value) -> bool {
-    let mut messages = messages.as_list().unwrap_or_default().iter();
+pub(super) fn failed_for_room(messages: &[Value]) -> bool {
     let why = |message: &Value| -> Option<bool> {
         let [kind, data] = message.as_list()? else {
             return None;
@@ -52,7 +51,7 @@ pub(super) fn failed_for_room(messages: &Value) -> bool {
         let is = texts.any(|text| text.as_str().is_some_and(is_sign));
         Some(is && kind.as_str() == Some("execution_error"))
     };
-    messages.any(|message| why(message).unwrap_or(false))
+    messages.iter().any(|message| why(message).unwrap_or(false))
 }
 
 fn megabytes(bytes: u64) -> String {
@@ -192,7 +191,7 @@ mod tests {
             let messages = format!(
                 r#"[["execution_start", {{}}], ["execution_error", {{"exception_message": "{text}"}}]]"#
             );
-            failed_for_room(&json::parse(&messages).unwrap())
+            failed_for_room(json::parse(&messages).unwrap().as_list().unwrap())
         };
         assert!(failed(
             "cannot write a.png: No space left on device (os error 28)"
@@ -201,7 +200,7 @@ mod tests {
         assert!(!failed(
             "cannot open a.png: No such file or directory (os error 2)"
         ));
-        assert!(!failed_for_room(&Value::Null));
+        assert!(!failed_for_room(&[]));
     }
 
     #[test]

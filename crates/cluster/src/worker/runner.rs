@@ -4,10 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use fresco_engine::store::Finished;
-use fresco_engine::{
-    EventKind, Failure, FreeRequest, Outcome, Reply, Returned, RunJob, failure_data, now_ms,
-};
+use fresco_engine::{EventKind, Failure, FreeRequest, JobEnd, JobOutcome, Reply, RunJob};
 use fresco_graph::{Map, Value, json, map};
 
 use super::delivery::Parcel;
@@ -152,22 +149,25 @@ fn persist<T, E: Passing>(
 
 /// What became of a prompt, in the engine's words.
 struct Performed {
-    outcome: Outcome,
+    outcome: JobOutcome,
     files: Value,
     /// What was not told yet.
     events: Vec<Value>,
 }
 
-impl From<Returned> for Performed {
-    fn from(returned: Returned) -> Self {
+impl From<JobOutcome> for Performed {
+    fn from(outcome: JobOutcome) -> Self {
         Self {
-            outcome: Outcome {
-                returned: Some(returned),
-                ..Outcome::default()
-            },
+            outcome,
             files: Value::Null,
             events: Vec::new(),
         }
+    }
+}
+
+impl From<JobEnd> for Performed {
+    fn from(end: JobEnd) -> Self {
+        JobOutcome::from(end).into()
     }
 }
 
@@ -212,12 +212,12 @@ impl Shared {
             events,
         } = self.perform(job, events, &mut out);
         // The engine tells of those that it ran.
-        if let Some(Returned::NotBegun(why) | Returned::Lost(why)) = &outcome.returned {
+        if let Some(why) = outcome.end.goes_back() {
             let seconds = began.elapsed().as_secs_f64();
             tracing::info!(prompt = %job.job.prompt_id, "given back after {seconds:.2} seconds: {why}");
         }
         let next = self.place.next_front();
-        let ended_here = outcome.returned.is_none();
+        let ended_here = outcome.end.goes_back().is_none();
         let last = OutcomeMessage {
             outcome,
             files,
@@ -242,7 +242,7 @@ impl Shared {
                 self.room.was_too_small();
             }
             let why = format!("its files did not come: {}", chain(&error));
-            return Returned::NotBegun(why).into();
+            return JobEnd::Refused(why).into();
         }
         if let Some(name) = job.models.iter().find_map(|front| self.differs(front)) {
             // Its front hears from the next sign of life that it need not ask here.
@@ -251,7 +251,7 @@ impl Shared {
                 "worker {} has a different file {name} than its front",
                 self.name
             );
-            return Returned::NotBegun(why).into();
+            return JobEnd::Refused(why).into();
         }
         let prompt = (*job.job.prompt).clone();
         let valid = match self.engine.validate(prompt, Some(&job.job.outputs)) {
@@ -279,7 +279,7 @@ impl Shared {
         }
         let last_events = self.follow(prompt_id, events, out);
         if self.place.is_abandoned() {
-            return Returned::NotBegun("its worker ends".to_owned()).into();
+            return JobEnd::Refused("its worker ends".to_owned()).into();
         }
         self.outcome(ended, last_events)
     }
@@ -360,27 +360,20 @@ impl Shared {
     }
 
     /// How the engine ended it, with the files it made.
-    fn outcome(&self, ended: Reply<Finished>, events: Vec<Value>) -> Performed {
-        let Some(finished) = ended.wait() else {
-            return Returned::Lost("the worker has no record of it".to_owned()).into();
+    fn outcome(&self, ended: Reply<JobOutcome>, events: Vec<Value>) -> Performed {
+        let Some(outcome) = ended.wait() else {
+            return JobEnd::Lost("the worker has no record of it".to_owned()).into();
         };
-        let failed = !finished.completed && !finished.cancelled;
-        if failed && (failed_for_room(&finished.messages) || self.room.is_short()) {
+        if outcome.end == JobEnd::Failed
+            && (failed_for_room(&outcome.messages) || self.room.is_short())
+        {
             self.room.was_too_small();
             let why = format!(
                 "the disk of worker {} has no room for what it makes",
                 self.name
             );
-            return Returned::NotBegun(why).into();
+            return JobEnd::Refused(why).into();
         }
-        let outcome = Outcome {
-            success: finished.completed,
-            interrupted: finished.cancelled,
-            messages: finished.messages.as_list().unwrap_or_default().to_vec(),
-            outputs: finished.outputs,
-            meta: finished.meta,
-            returned: None,
-        };
         let outputs = Value::from(outcome.outputs.clone());
         let files = persist(self, "the files of a job", || self.files_of(&outputs));
         match files {
@@ -400,9 +393,9 @@ impl Shared {
                 let gone = !error.may_pass();
                 let why = format!("its files could not be handed over: {why}");
                 if gone {
-                    Returned::NotBegun(why).into()
+                    JobEnd::Refused(why).into()
                 } else {
-                    Returned::Lost(why).into()
+                    JobEnd::Lost(why).into()
                 }
             }
         }
@@ -411,52 +404,18 @@ impl Shared {
     /// It was stopped before it began.
     fn stopped(&self, prompt_id: &Arc<str>) -> Performed {
         if self.place.is_abandoned() {
-            return Returned::NotBegun("its worker ends".to_owned()).into();
+            return JobEnd::Refused("its worker ends".to_owned()).into();
         }
-        let data = map! {
-            "prompt_id" => prompt_id, "node_id" => "", "node_type" => "",
-            "executed" => Vec::<Value>::new(), "timestamp" => now_ms(),
-        };
-        Performed {
-            outcome: Outcome {
-                interrupted: true,
-                messages: vec![vec![Value::from("execution_interrupted"), data.into()].into()],
-                ..Outcome::default()
-            },
-            files: Value::Null,
-            events: Vec::new(),
-        }
+        JobOutcome::interrupted(prompt_id).into()
     }
 
     /// This worker cannot run the prompt, although it has the models and nodes that the front knows of.
     fn failed(&self, prompt_id: &Arc<str>, why: &str, out: &mut Outbox) -> Performed {
-        let failure = Failure {
-            node: "".into(),
-            class: "".into(),
-            executed: Vec::new(),
-            message: format!("Worker {} cannot run this prompt: {why}", self.name),
-            kind: "WorkerRefused".to_owned(),
-            trace: Vec::new(),
-            inputs: Map::new().into(),
-            outputs: Vec::new(),
-            timestamp: now_ms(),
-        };
-        let start = map! {"prompt_id" => prompt_id, "timestamp" => failure.timestamp};
-        let mut data = failure_data(prompt_id, &failure);
-        data.insert("timestamp".into(), failure.timestamp.into());
-        let messages = vec![
-            vec![Value::from("execution_start"), start.into()].into(),
-            vec![Value::from("execution_error"), data.into()].into(),
-        ];
+        let why = format!("Worker {} cannot run this prompt: {why}", self.name);
+        let failure = Failure::of_job("WorkerRefused", why);
+        let outcome = JobOutcome::failed(prompt_id, &failure);
         let event = event_wire::encode(&EventKind::Error(Arc::new(failure)));
         out.events(event.into_iter().map(Value::from).collect());
-        Performed {
-            outcome: Outcome {
-                messages,
-                ..Outcome::default()
-            },
-            files: Value::Null,
-            events: Vec::new(),
-        }
+        outcome.into()
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use fresco_graph::{Map, NodeError, Value};
+use fresco_graph::{NodeError, Value};
 
-use super::{End, Run, SHOWN_BYTES};
+use super::{Run, SHOWN_BYTES};
 use crate::cut;
 use crate::event::Failure;
+use crate::job::JobEnd;
 use crate::memory::Unload;
-use crate::messages::now_ms;
+use crate::messages::{RunMessages, now_ms};
 use crate::panics::catch_panic;
 
 /// What an error report shows of a text.
@@ -92,13 +93,8 @@ impl Run<'_> {
         Failure {
             class: self.top_class(&node),
             node,
-            executed: Vec::new(),
-            message,
-            kind: kind.kind().to_owned(),
-            trace: Vec::new(),
-            inputs: Map::new().into(),
             outputs: self.current_outputs(),
-            timestamp: now_ms(),
+            ..Failure::of_job(kind.kind(), message)
         }
     }
 
@@ -124,13 +120,9 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn interrupted(&self, id: &Arc<str>) -> End {
+    pub(super) fn interrupted(&self, id: &Arc<str>, messages: &mut RunMessages) -> JobEnd {
         let node = self.graph.real_of(id);
         let class = self.top_class(&node);
-        End::Interrupted {
-            node,
-            class,
-            executed: self.executed.clone(),
-        }
+        messages.interrupted(node, class, self.executed.clone())
     }
 }

@@ -1,17 +1,16 @@
 //! Finished jobs: writing an outcome, trimming, paging.
 
-use std::sync::Arc;
-
-use fresco_graph::{Map, Value, json, map};
+use fresco_graph::{Map, json};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::Limits;
 use super::bodies::{self, Number, read_number, text};
 use super::error::StoreError;
 use super::pending::Key;
-use super::record::{Finished, HistoryRecord};
+use super::record::{HistoryRecord, JobStatus};
 use super::summary::Summary;
 use crate::cut;
+use crate::job::{JobEnd, JobOutcome};
 
 /// Bytes of JSON that the parts of an outcome may have. SQLite refuses a value of a thousand million bytes, escapes can
 /// make a text six times as long, and whoever asks for the history gets all of it.
@@ -34,7 +33,7 @@ const fn parts(outputs: usize, messages: usize) -> Parts {
 /// An outcome as it will be written, made on the worker's thread.
 pub(super) struct EncodedOutcome {
     pub(super) summary: Summary,
-    finished: Finished,
+    outcome: JobOutcome,
     outputs: String,
     meta: String,
     messages: String,
@@ -42,41 +41,41 @@ pub(super) struct EncodedOutcome {
 
 impl EncodedOutcome {
     /// Parts that are too long to be kept are cut, with a mark that says so.
-    pub(super) fn new(finished: Finished) -> Self {
-        Self::within(finished, OUTCOME)
+    pub(super) fn new(outcome: JobOutcome) -> Self {
+        Self::within(outcome, OUTCOME)
     }
 
-    fn within(finished: Finished, limit: Parts) -> Self {
+    fn within(outcome: JobOutcome, limit: Parts) -> Self {
         let short = |map: Map| match limit.outputs {
             0 => Map::new(),
             bytes => cut::map_to_fit(map, bytes),
         };
-        let finished = Finished {
-            outputs: short(finished.outputs),
-            meta: short(finished.meta),
-            messages: cut::to_fit(&finished.messages, limit.messages),
-            ..finished
+        let messages = cut::to_fit(&outcome.messages.into(), limit.messages);
+        let outcome = JobOutcome {
+            outputs: short(outcome.outputs),
+            meta: short(outcome.meta),
+            messages: messages.as_list().unwrap_or_default().to_vec(),
+            end: outcome.end,
         };
-        let outputs = Value::from(finished.outputs.clone());
-        let meta = Value::from(finished.meta.clone());
+        let text = |map: &Map| json::to_string(&map.clone().into());
         Self {
-            summary: Summary::of(&finished),
-            outputs: json::to_string(&outputs),
-            meta: json::to_string(&meta),
-            messages: json::to_string(&finished.messages),
-            finished,
+            summary: Summary::of(&outcome),
+            outputs: text(&outcome.outputs),
+            meta: text(&outcome.meta),
+            messages: json::to_string(&messages),
+            outcome,
         }
     }
 
     /// The same outcome with only the beginning of what is long; nothing if it is short already.
     pub(super) fn shortened(&self) -> Option<Self> {
         let limit = SHORT.outputs + SHORT.messages;
-        (self.bytes() > limit).then(|| Self::within(self.finished.clone(), SHORT))
+        (self.bytes() > limit).then(|| Self::within(self.outcome.clone(), SHORT))
     }
 
     /// The same outcome without what nodes have shown.
     pub(super) fn bare(&self) -> Self {
-        Self::within(self.finished.clone(), BARE)
+        Self::within(self.outcome.clone(), BARE)
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -97,36 +96,6 @@ impl Totals {
     fn less(&mut self, bytes: u64) {
         self.entries = self.entries.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
-    }
-}
-
-/// The outcome of a job that could not be run: an error that says so, in the shape of a node's.
-pub(super) fn failure(prompt_id: &Arc<str>, kind: &str, message: String, now: i64) -> Finished {
-    let start = map! { "prompt_id" => prompt_id, "timestamp" => now };
-    let error = map! {
-        "prompt_id" => prompt_id,
-        "node_id" => "",
-        "node_type" => "",
-        "executed" => Vec::<Value>::new(),
-        "exception_message" => message,
-        "exception_type" => kind,
-        "traceback" => Vec::<Value>::new(),
-        "current_inputs" => Map::new(),
-        "current_outputs" => Vec::<Value>::new(),
-        "timestamp" => now,
-    };
-    let message = |event: &str, data: Map| Value::from([Value::from(event), data.into()]);
-    Finished {
-        outputs: Map::new(),
-        meta: Map::new(),
-        status_str: "error".into(),
-        completed: false,
-        messages: vec![
-            message("execution_start", start),
-            message("execution_error", error),
-        ]
-        .into(),
-        cancelled: false,
     }
 }
 
@@ -217,8 +186,8 @@ fn move_job(
     )?
     .execute(params![
         key.seq,
-        &*outcome.finished.status_str,
-        outcome.finished.completed,
+        outcome.outcome.end.status_str(),
+        outcome.outcome.end.is_finished(),
         outcome.outputs,
         outcome.meta,
         outcome.messages
@@ -245,8 +214,8 @@ fn drop_oldest(db: &Connection, spared: i64, totals: &mut Totals) -> rusqlite::R
 }
 
 const COLUMNS: &str =
-    "h.number, h.prompt_id, b.prompt, b.extra_data, b.outputs, r.outputs, r.meta, r.status_str,
-    r.completed, r.messages
+    "h.number, h.prompt_id, b.prompt, b.extra_data, b.outputs, r.outputs, r.meta, h.status,
+    r.messages
     FROM history h JOIN bodies b ON b.seq = h.seq JOIN results r ON r.seq = h.seq";
 
 fn read(row: &Row) -> rusqlite::Result<HistoryRecord> {
@@ -258,9 +227,10 @@ fn read(row: &Row) -> rusqlite::Result<HistoryRecord> {
         outputs_to_execute: text(row, 4)?,
         outputs: text(row, 5)?,
         meta: text(row, 6)?,
-        status_str: text(row, 7)?,
-        completed: row.get(8)?,
-        messages: text(row, 9)?,
+        end: JobStatus::from_name(&text(row, 7)?)
+            .and_then(JobStatus::end)
+            .unwrap_or(JobEnd::Failed),
+        messages: text(row, 8)?,
     })
 }
 

@@ -15,7 +15,7 @@ use super::error::StoreError;
 use super::handout::client_id;
 use super::now;
 use super::pending::{Facts, Key};
-use super::record::{Claim, LeaseRecord, TakenJob};
+use super::record::{Attempt, Claim, LeaseRecord, TakenJob};
 use super::thread::{MAX_ATTEMPTS, RETRY, State};
 
 /// A job that loses its worker so often is held: workers come and go, and only a job that takes them down loses so many.
@@ -34,6 +34,16 @@ pub(super) struct Leased {
     /// For when it has to go back into the queue.
     pub(super) facts: Facts,
     pub(super) sensitive: Map,
+}
+
+impl Leased {
+    /// How many runs of the job count when this one is over, and why it is held then.
+    fn attempts_after(&self, attempt: Attempt) -> (u32, Option<String>) {
+        match attempt {
+            Attempt::NotMade => (self.attempts, None),
+            Attempt::Made => (self.attempts + 1, lost_reason(self.attempts + 1)),
+        }
+    }
 }
 
 /// The number of a run, which stays the same when the program starts again: one job is run once per attempt.
@@ -118,14 +128,18 @@ impl State {
         })
     }
 
-    /// A worker elsewhere does not run a job: it never began (`lost` is not set), or its worker went down with it.
-    pub(super) fn give_job_back(&mut self, task: u64, lost: bool) -> Result<bool, StoreError> {
+    /// A worker elsewhere does not run a job: it never began, or its worker went down with it, which is an attempt.
+    pub(super) fn give_job_back(
+        &mut self,
+        task: u64,
+        attempt: Attempt,
+    ) -> Result<bool, StoreError> {
         if !self.running.contains_key(&task) || self.is_unsaved(task) {
             return Ok(false);
         }
-        self.end_lease(task, lost)?;
+        self.end_lease(task, attempt)?;
         if let Some(leased) = self.running.remove(&task) {
-            self.put_back(leased, lost);
+            self.put_back(leased, attempt);
         }
         Ok(true)
     }
@@ -164,7 +178,9 @@ impl State {
             if self.is_unsaved(task) {
                 continue;
             }
-            let ended = self.end_lease(task, true).and_then(|()| self.commit());
+            let ended = self
+                .end_lease(task, Attempt::Made)
+                .and_then(|()| self.commit());
             if let Err(error) = ended {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
@@ -182,7 +198,7 @@ impl State {
                     worker = %leased.owner,
                     "a worker did not renew its lease; its job is queued again"
                 );
-                self.put_back(leased, true);
+                self.put_back(leased, Attempt::Made);
             }
             self.publish();
             if let Some(tell) = &*lock(&self.published.lost_lease) {
@@ -191,12 +207,11 @@ impl State {
         }
     }
 
-    fn end_lease(&mut self, task: u64, lost: bool) -> Result<(), StoreError> {
+    fn end_lease(&mut self, task: u64, attempt: Attempt) -> Result<(), StoreError> {
         let Some(leased) = self.running.get(&task).cloned() else {
             return Ok(());
         };
-        let attempts = leased.attempts + u32::from(lost);
-        let reason = lost.then(|| lost_reason(attempts)).flatten();
+        let (attempts, reason) = leased.attempts_after(attempt);
         self.begin()?;
         self.database
             .connection
@@ -211,9 +226,8 @@ impl State {
             .map_err(StoreError::sql("end a lease"))
     }
 
-    fn put_back(&mut self, leased: Leased, lost: bool) {
-        let attempts = leased.attempts + u32::from(lost);
-        let reason = lost.then(|| lost_reason(attempts)).flatten();
+    fn put_back(&mut self, leased: Leased, attempt: Attempt) {
+        let (attempts, reason) = leased.attempts_after(attempt);
         let held = reason.is_some();
         self.pending.describe(leased.key.seq, leased.facts);
         self.pending.keep_secret(leased.key.seq, leased.sensitive);

@@ -11,9 +11,9 @@ use fresco_graph::{Map, Value, json, lock};
 
 use super::Published;
 use super::error::StoreError;
-use super::record::{Finished, Next, QueueRecord, QueueState, TakenJob};
+use super::record::{Next, QueueRecord, QueueState, TakenJob};
 use super::thread::Command;
-use crate::job::RunJob;
+use crate::job::{JobOutcome, RunJob};
 use crate::reply::{Reply, Sender, reply};
 
 /// Gives jobs to the workers of an engine whose store keeps nothing.
@@ -25,7 +25,7 @@ impl Passer {
     }
 
     /// Has a job run. Answers how it ended; no answer means that it did not, because the engine stopped or gave it back.
-    pub fn pass(&self, job: RunJob) -> Reply<Finished> {
+    pub fn pass(&self, job: RunJob) -> Reply<JobOutcome> {
         let (sender, ended) = reply();
         let mut state = lock(&self.0.state);
         if !state.closed {
@@ -52,7 +52,7 @@ impl Passer {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<(Box<TakenJob>, Sender<Finished>)>,
+    waiting: VecDeque<(Box<TakenJob>, Sender<JobOutcome>)>,
     /// By the number of the run.
     running: BTreeMap<u64, Running>,
     workers: VecDeque<Sender<Next>>,
@@ -69,11 +69,11 @@ struct Running {
     prompt: Arc<Map>,
     extra_data: Map,
     outputs: Vec<Arc<str>>,
-    ended: Sender<Finished>,
+    ended: Sender<JobOutcome>,
 }
 
 impl Running {
-    fn new(job: &TakenJob, ended: Sender<Finished>) -> Self {
+    fn new(job: &TakenJob, ended: Sender<JobOutcome>) -> Self {
         Self {
             prompt_id: job.prompt_id.clone(),
             prompt: job.prompt.clone(),
@@ -164,11 +164,15 @@ impl Passing {
         }
     }
 
-    pub(super) fn finish(&self, task: u64, finished: Finished) -> Reply<Result<usize, StoreError>> {
+    pub(super) fn finish(
+        &self,
+        task: u64,
+        outcome: JobOutcome,
+    ) -> Reply<Result<usize, StoreError>> {
         let (sender, recorded) = reply();
         let mut state = lock(&self.state);
         if let Some(job) = state.running.remove(&task) {
-            job.ended.send(finished);
+            job.ended.send(outcome);
         }
         self.publish(&state);
         sender.send(Ok(state.remaining()));

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use fresco_graph::{Map, Value};
 
+use crate::job::JobEnd;
+
 /// Where a new job goes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Priority {
@@ -105,18 +107,11 @@ pub enum Next {
     Closed,
 }
 
-/// The outcome of a job.
-#[derive(Clone, Debug)]
-pub struct Finished {
-    pub outputs: Map,
-    pub meta: Map,
-    /// `success` or `error`.
-    pub status_str: Arc<str>,
-    pub completed: bool,
-    /// `[[event, data], ...]`.
-    pub messages: Value,
-    /// Ended because someone asked for it; `/api/jobs` shows it as cancelled.
-    pub cancelled: bool,
+/// Whether a run that did not come to its end counts: a job that took its workers down too often is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    Made,
+    NotMade,
 }
 
 /// A job in the queue.
@@ -177,8 +172,7 @@ pub struct HistoryRecord {
     /// UI outputs by node id.
     pub outputs: Arc<str>,
     pub meta: Arc<str>,
-    pub status_str: Arc<str>,
-    pub completed: bool,
+    pub end: JobEnd,
     pub messages: Arc<str>,
 }
 
@@ -212,6 +206,27 @@ impl JobStatus {
 
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.name() == name)
+    }
+
+    /// How a job ended that has this status; None while it has not.
+    pub fn end(self) -> Option<JobEnd> {
+        match self {
+            Self::Pending | Self::InProgress => None,
+            Self::Completed => Some(JobEnd::Finished),
+            Self::Failed => Some(JobEnd::Failed),
+            Self::Cancelled => Some(JobEnd::Interrupted),
+        }
+    }
+}
+
+impl From<&JobEnd> for JobStatus {
+    fn from(end: &JobEnd) -> Self {
+        match end {
+            JobEnd::Finished => Self::Completed,
+            JobEnd::Failed => Self::Failed,
+            JobEnd::Interrupted => Self::Cancelled,
+            JobEnd::Refused(_) | JobEnd::Lost(_) => Self::Pending,
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use fresco_graph::{Map, Value, json};
 
-use super::record::{Finished, JobStatus};
+use super::record::JobStatus;
+use crate::job::JobOutcome;
 
 /// `extra_data.extra_pnginfo.workflow.id` as JSON text.
 pub(super) fn workflow_id(extra_data: &Map) -> Option<String> {
@@ -40,15 +41,9 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(finished: &Finished) -> Self {
+    pub(super) fn of(outcome: &JobOutcome) -> Self {
         let mut summary = Self {
-            status: if finished.cancelled {
-                JobStatus::Cancelled
-            } else if &*finished.status_str == "error" {
-                JobStatus::Failed
-            } else {
-                JobStatus::Completed
-            },
+            status: (&outcome.end).into(),
             start_time: None,
             end_time: None,
             error: None,
@@ -56,13 +51,13 @@ impl Summary {
             previewable_count: 0,
             preview_output: None,
         };
-        summary.read_messages(&finished.messages);
-        summary.read_outputs(&finished.outputs);
+        summary.read_messages(&outcome.messages);
+        summary.read_outputs(&outcome.outputs);
         summary
     }
 
-    fn read_messages(&mut self, messages: &Value) {
-        for message in messages.as_list().unwrap_or_default() {
+    fn read_messages(&mut self, messages: &[Value]) {
+        for message in messages {
             let Some([Value::Str(event), data]) = message.as_list() else {
                 continue;
             };
@@ -135,18 +130,15 @@ fn previewable(media: &str, item: &Map) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::JobEnd;
 
     #[track_caller]
     fn outputs(text: &str, count: i64, previewable: i64, preview: Option<&str>) {
-        let finished = Finished {
+        let outcome = JobOutcome {
             outputs: json::parse(text).unwrap().as_map().unwrap().clone(),
-            meta: Map::new(),
-            status_str: "success".into(),
-            completed: true,
-            messages: Value::Null,
-            cancelled: false,
+            ..JobEnd::Finished.into()
         };
-        let summary = Summary::of(&finished);
+        let summary = Summary::of(&outcome);
         assert_eq!(summary.outputs_count, count, "{text}");
         assert_eq!(summary.previewable_count, previewable, "{text}");
         assert_eq!(summary.preview_output.as_deref(), preview, "{text}");

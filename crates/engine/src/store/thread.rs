@@ -29,6 +29,8 @@ use super::restore::Lost;
 use super::schema::Database;
 use super::shadow::Shadow;
 use super::{Limits, Published, listing, now};
+use crate::event::Failure;
+use crate::job::JobOutcome;
 use crate::reply::Sender;
 
 /// A job whose process dies this often while running it is held: the second time nothing ran before it.
@@ -53,7 +55,7 @@ pub(super) enum Command {
     Renew(u64, Duration),
     Leases(Sender<Vec<LeaseRecord>>),
     LeasedJob(u64, Sender<Option<Box<TakenJob>>>),
-    GiveBack(u64, bool, Answer<bool>),
+    GiveBack(u64, Attempt, Answer<bool>),
     WorkerGone(Arc<str>),
     /// Makes the workers look around.
     Wake,
@@ -406,8 +408,8 @@ impl State {
             }),
             Command::Renew(task, term) => self.renew(task, term),
             Command::LeasedJob(task, to) => to.send(self.leased_job(task).map(Box::new)),
-            Command::GiveBack(task, lost, to) => {
-                return self.write(to, |s| s.give_job_back(task, lost));
+            Command::GiveBack(task, attempt, to) => {
+                return self.write(to, |s| s.give_job_back(task, attempt));
             }
             Command::WorkerGone(name) => self.worker_gone(&name),
             Command::Leases(to) => to.send(self.leases()),
@@ -712,12 +714,8 @@ impl State {
     pub(super) fn reject_unreadable(&mut self, key: &Key) -> Result<(), StoreError> {
         let message = "The stored prompt is damaged and cannot be read back.".to_owned();
         tracing::error!(prompt_id = %key.prompt_id, "{message}");
-        let outcome = EncodedOutcome::new(history::failure(
-            &key.prompt_id,
-            "StoredPromptDamaged",
-            message,
-            now(),
-        ));
+        let failure = Failure::of_job("StoredPromptDamaged", message);
+        let outcome = EncodedOutcome::new(JobOutcome::failed(&key.prompt_id, &failure));
         self.saved = false;
         self.begin()?;
         self.move_to_history(key, &outcome)?;

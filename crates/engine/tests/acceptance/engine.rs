@@ -109,7 +109,9 @@ impl Rig {
 
     pub fn status(&self, id: &str) -> String {
         let record = self.engine.store().history_get(id).wait().unwrap().unwrap();
-        record.map_or("-".into(), |r| format!("{} {}", r.status_str, r.completed))
+        record.map_or("-".into(), |r| {
+            format!("{} {}", r.end.status_str(), r.end.is_finished())
+        })
     }
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fresco_engine::{ExecutorConfig, FreeRequest, MemoryRoom, RoomReport, Strategy, Unload};
+use fresco_engine::{
+    ExecutorConfig, FreeRequest, JobEnd, MemoryRoom, RoomReport, Strategy, Unload,
+};
 
 use crate::harness::Bench;
 
@@ -69,7 +71,7 @@ fn case_18_node_error_reaches_the_client() {
         "{}",
         done.error()
     );
-    assert!(!done.outcome.success);
+    assert!(!done.outcome.end.is_finished());
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn case_19_cycle_inside_an_expansion() {
         done.error(),
         "2 graph.DependencyCycleError: Dependency cycle detected"
     );
-    assert!(!done.outcome.success);
+    assert!(!done.outcome.end.is_finished());
 }
 
 #[test]
@@ -102,7 +104,7 @@ fn case_22_loops_by_expansion() {
             "1 Image value=255; 2 HalveTimes image=@1 times={times}; 3 Save image=@2"
         ));
         assert_eq!(done.shown("3"), want);
-        assert!(done.outcome.success);
+        assert!(done.outcome.end.is_finished());
     }
 }
 
@@ -194,7 +196,7 @@ fn case_29_only_the_blocked_element_is_missing() {
     );
     // A blocked element blocks the call that makes the list, so nothing is left here.
     assert_eq!(done.shown("5"), "-");
-    assert!(done.outcome.success);
+    assert!(done.outcome.end.is_finished());
     let done = bench().run(
         "1 Float value=1; 2 Float value=2; 3 MakeList value1=@1 value2=@2 value3=@1; 5 SaveAny value=@3",
     );
@@ -212,7 +214,7 @@ fn case_43_a_blocker_with_a_message_is_reported_once() {
         done.story(),
         "start | cached  | executing 1 | executing 2 | executing 3 | blocked 3: Block! | executing 4 | success"
     );
-    assert!(done.outcome.success);
+    assert!(done.outcome.end.is_finished());
     assert_eq!(done.shown("4"), "-");
 }
 
@@ -220,7 +222,7 @@ fn case_43_a_blocker_with_a_message_is_reported_once() {
 fn case_42_a_bare_blocker_blocks() {
     let done = bench().run("1 OnlyBlock; 2 SaveAny value=@1");
     assert_eq!(done.shown("2"), "-");
-    assert!(done.outcome.success);
+    assert!(done.outcome.end.is_finished());
 }
 
 #[test]
@@ -241,7 +243,7 @@ fn case_31_33_errors_with_asynchronous_nodes_around() {
     let done = b.run("1 Image value=1; 2 Sleep value=@1 seconds=5; 3 Fail value=@1; 4 Average input1=@2 input2=@3; 5 Save image=@4");
     assert_eq!(done.error(), "3 ValueError: bad true");
     let done = b.run("1 Image value=1; 2 Save image=@1");
-    assert!(done.outcome.success);
+    assert!(done.outcome.end.is_finished());
 }
 
 #[test]
@@ -256,7 +258,12 @@ fn a_panic_or_lack_of_memory_ends_that_prompt_only() {
         "{}",
         done.error()
     );
-    assert!(b.run("1 Image value=1; 2 Save image=@1").outcome.success);
+    assert!(
+        b.run("1 Image value=1; 2 Save image=@1")
+            .outcome
+            .end
+            .is_finished()
+    );
 }
 
 #[test]
@@ -291,7 +298,7 @@ fn a_prompt_ends_before_it_takes_the_last_memory() {
         "{error}"
     );
     memory.0.store(false, Ordering::Relaxed);
-    assert!(b.run(script).outcome.success);
+    assert!(b.run(script).outcome.end.is_finished());
 }
 
 fn with_budget(cache: Strategy, kib: u64) -> Bench {
@@ -320,7 +327,7 @@ fn the_values_of_a_prompt_have_one_budget() {
         Strategy::RamPressure(0.001),
     ] {
         let mut b = with_budget(cache, 950);
-        assert!(b.run(&chain(8, 100)).outcome.success, "{cache:?}");
+        assert!(b.run(&chain(8, 100)).outcome.end.is_finished(), "{cache:?}");
         let done = b.run(&chain(12, 100));
         let error = done.error();
         assert!(
@@ -329,14 +336,14 @@ fn the_values_of_a_prompt_have_one_budget() {
         );
         // What an earlier prompt left makes room.
         let other = chain(8, 100).replace("number=", "number=7");
-        assert!(b.run(&other).outcome.success, "{cache:?}");
+        assert!(b.run(&other).outcome.end.is_finished(), "{cache:?}");
     }
 }
 
 #[test]
 fn without_a_cache_only_what_is_wanted_still_counts() {
     let mut b = with_budget(Strategy::None, 1000);
-    assert!(b.run(&chain(40, 100)).outcome.success);
+    assert!(b.run(&chain(40, 100)).outcome.end.is_finished());
 }
 
 #[test]
@@ -348,7 +355,7 @@ fn values_that_are_shared_count_once() {
         .concat();
     let script = format!("1 Words kib=400 number=1; {passed} 99 SaveAny value=@19");
     let done = b.run(&script);
-    assert!(done.outcome.success, "{}", done.error());
+    assert!(done.outcome.end.is_finished(), "{}", done.error());
 }
 
 #[test]
@@ -411,9 +418,14 @@ fn an_interrupt_takes_effect_between_calls() {
     });
     let done = b.run("1 Forever deaf=false; 2 SaveAny value=@1");
     thread.join().unwrap();
-    assert!(done.outcome.interrupted);
+    assert!(done.outcome.end == JobEnd::Interrupted);
     assert!(done.story().ends_with("interrupted 1"), "{}", done.story());
-    assert!(b.run("1 Image value=1; 2 Save image=@1").outcome.success);
+    assert!(
+        b.run("1 Image value=1; 2 Save image=@1")
+            .outcome
+            .end
+            .is_finished()
+    );
 }
 
 #[test]
@@ -427,7 +439,7 @@ fn case_45_an_interrupt_reaches_a_sleeping_prompt() {
     let began = Instant::now();
     let done = b.run("1 Image value=1; 2 Sleep value=@1 seconds=300; 3 Save image=@2");
     thread.join().unwrap();
-    assert!(done.outcome.interrupted && began.elapsed() < Duration::from_mins(2));
+    assert!(done.outcome.end == JobEnd::Interrupted && began.elapsed() < Duration::from_mins(2));
     assert!(done.story().ends_with("interrupted 2"), "{}", done.story());
 }
 

@@ -92,7 +92,7 @@ pub struct Bench {
 
 /// What one prompt did.
 pub struct Done {
-    pub outcome: Outcome,
+    pub outcome: JobOutcome,
     pub events: Vec<String>,
 }
 

@@ -216,7 +216,7 @@ struct Far {
     sink: Mutex<Option<Arc<dyn EventSink>>>,
     made: AtomicUsize,
     /// Outcomes that the test lets it come to.
-    ends: Mutex<Vec<Outcome>>,
+    ends: Mutex<Vec<JobOutcome>>,
     changed: Condvar,
     runs: Mutex<Vec<(Arc<str>, RunControl)>>,
 }
@@ -225,7 +225,7 @@ impl Worker for Far {
     fn name(&self) -> &Arc<str> {
         &self.name
     }
-    fn run(&self, job: &RunJob, control: &RunControl) -> Outcome {
+    fn run(&self, job: &RunJob, control: &RunControl) -> JobOutcome {
         let sink = self.sink.lock().unwrap().clone().unwrap();
         sink.emit(Event {
             prompt_id: Some(job.prompt_id.clone()),
@@ -241,15 +241,15 @@ impl Worker for Far {
             .unwrap()
             .push((job.prompt_id.clone(), control.clone()));
         let ends = self.ends.lock().unwrap();
-        let wait = |ends: &mut Vec<Outcome>| ends.is_empty() && !control.is_given_up();
+        let wait = |ends: &mut Vec<JobOutcome>| ends.is_empty() && !control.is_given_up();
         let (mut ends, _) = self
             .changed
             .wait_timeout_while(ends, Duration::from_mins(2), wait)
             .unwrap();
         if control.is_given_up() {
-            return Outcome::default();
+            return JobEnd::Failed.into();
         }
-        ends.pop().unwrap_or_default()
+        ends.pop().unwrap_or(JobEnd::Failed.into())
     }
     fn free(&self, _: &FreeRequest) -> FreeReport {
         FreeReport {
@@ -285,7 +285,7 @@ fn far(term: Duration) -> (Arc<Far>, WorkerConfig) {
 }
 
 impl Far {
-    fn end(&self, outcome: Outcome) {
+    fn end(&self, outcome: JobOutcome) {
         self.ends.lock().unwrap().push(outcome);
         self.changed.notify_all();
     }
@@ -323,10 +323,7 @@ fn a_worker_elsewhere_is_stopped_by_its_token_and_its_end_is_recorded() {
     rig.until("the token", || {
         far.control("a").is_some_and(|c| c.cancel.is_raised())
     });
-    far.end(Outcome {
-        interrupted: true,
-        ..Outcome::default()
-    });
+    far.end(JobEnd::Interrupted.into());
     rig.until("the end", || rig.status("a") == "error false");
     assert!(rig.engine.store().leases().wait().unwrap().is_empty());
     assert_eq!(&*rig.engine.workers()[0].worker, "far");
@@ -341,10 +338,7 @@ fn a_job_whose_worker_gives_no_sign_of_life_goes_to_another() {
     rig.until("a first run", || far.runs.lock().unwrap().len() == 1);
     let first = far.control("a").unwrap();
     rig.until("the loss", || first.is_given_up());
-    far.end(Outcome {
-        success: true,
-        ..Outcome::default()
-    });
+    far.end(JobEnd::Finished.into());
     rig.until("the end", || rig.status("a") == "success true");
     assert_eq!(far.runs.lock().unwrap().len(), 2);
     assert_eq!(far.made.load(Ordering::SeqCst), 2);

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fresco_engine::store::*;
-use fresco_graph::{Map, Value, map};
+use fresco_engine::{JobEnd, JobOutcome};
+use fresco_graph::{Map, map};
 
 pub(crate) fn memory() -> JobStore {
     JobStore::open(&StorePath::Memory, Limits::default()).unwrap()
@@ -57,15 +58,8 @@ pub(crate) fn take(store: &JobStore) -> TakenJob {
     }
 }
 
-pub(crate) fn success() -> Finished {
-    Finished {
-        outputs: Map::new(),
-        meta: Map::new(),
-        status_str: "success".into(),
-        completed: true,
-        messages: Value::from(Vec::<Value>::new()),
-        cancelled: false,
-    }
+pub(crate) fn success() -> JobOutcome {
+    JobEnd::Finished.into()
 }
 
 /// Finishes a task and says what remains.
