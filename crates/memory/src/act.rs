@@ -11,7 +11,9 @@ use fresco_tensor::TensorError;
 use crate::entry::{DeviceIndex, Devices, FailedRelease, Owner, WeightPart};
 use crate::events::event;
 use crate::registry::State;
-use crate::{Action, EvictionPlan, Origin, PlanStep, Policy, Trigger, WeightsId, Who, shrink};
+use crate::{
+    Action, EvictionPlan, Origin, PlanStep, Policy, Reason, Trigger, WeightsId, Who, shrink,
+};
 
 pub(crate) const PRESSURE: &str = "pressure";
 pub(crate) const OUT_OF_MEMORY: &str = "oom";
@@ -324,7 +326,7 @@ impl State {
                 .bytes(before, after)
                 .policy(step.policy, step.set_by.clone())
                 .origin(cause.of(step))
-                .reason("released, but its bytes did not come back")
+                .reason(Reason::LeakSuspected)
                 .error(error);
             self.emit(said);
         }

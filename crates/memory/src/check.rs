@@ -73,16 +73,13 @@ impl ModelEntry {
             let orphan =
                 claim.policy == Policy::Auto && self.handles.is_empty() && self.opening.is_empty();
             if orphan && claim.source != crate::PolicySource::Api {
-                problems.push(format!(
-                    "{id}: a claim without a handle: {}",
-                    claim.describe()
-                ));
+                problems.push(format!("{id}: a claim without a handle: {}", claim.wish()));
             }
             let over = claim.policy == Policy::EjectAfter && !state.flight.contains(&claim.prompt);
             if over && !claim.prompt.is_empty() {
                 problems.push(format!(
                     "{id}: a claim of a prompt that is over: {}",
-                    claim.describe()
+                    claim.wish()
                 ));
             }
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::reason::Wish;
 use crate::{ClaimReport, ContentKey, ModelId, Policy, PolicySource, SetBy, WeightsId, Who};
 
 /// Where weights come from, whatever the file holds now: a loader that reads a changed file is the same claimant.
@@ -42,31 +43,6 @@ impl Location {
 /// Claims on one model beyond this many push the oldest of the weakest out: whoever makes up a new client id for every
 /// prompt must not fill the memory with wishes.
 const MOST_CLAIMS: usize = 64;
-
-/// A policy as it counted at one moment: what, whose, and both in words.
-#[derive(Debug, Clone)]
-pub(crate) struct Effective {
-    pub(crate) policy: Policy,
-    pub(crate) set_by: SetBy,
-    pub(crate) why: String,
-}
-
-impl Effective {
-    pub(crate) fn of(claim: Option<&Claim>) -> Self {
-        match claim {
-            Some(claim) => Self {
-                policy: claim.policy,
-                set_by: claim.set_by(),
-                why: claim.describe(),
-            },
-            None => Self {
-                policy: Policy::Auto,
-                set_by: SetBy::default(),
-                why: "auto: stays until its place is needed".to_owned(),
-            },
-        }
-    }
-}
 
 /// One wish. Of one claimant (client and node) there is one for the same weights.
 #[derive(Debug, Clone)]
@@ -116,17 +92,12 @@ impl Claim {
         }
     }
 
-    /// `keep set by node 4 of client 8f3a`.
-    pub(crate) fn describe(&self) -> String {
-        if self.policy == Policy::Auto && self.source == PolicySource::Default {
-            return Effective::of(None).why;
+    /// As it counts now.
+    pub(crate) fn wish(&self) -> Wish {
+        Wish {
+            policy: self.policy,
+            set_by: self.set_by(),
         }
-        let by = match (self.source, &*self.node) {
-            (PolicySource::Api, _) => "set by the API".to_owned(),
-            (_, "") => "set without a node".to_owned(),
-            _ => format!("set by {}", self.claimant()),
-        };
-        format!("{} {by}", self.policy)
     }
 
     /// Whether this is the same wish of the same claimant.
@@ -139,7 +110,7 @@ impl Claim {
         self.source != PolicySource::Api && !self.node.is_empty()
     }
 
-    /// As [`Claim::describe`], and the client is said even where it has no name: two people may wonder which of them.
+    /// As [`Claim::wish`] in words, and the client is said even where it has no name: two people may wonder which of them.
     pub(crate) fn in_full(&self) -> String {
         if self.has_place() && self.client.is_empty() {
             format!(
@@ -149,7 +120,7 @@ impl Claim {
         } else if self.has_place() {
             format!("{} set by {}", self.policy, self.claimant())
         } else {
-            self.describe()
+            self.wish().to_string()
         }
     }
 
@@ -257,8 +228,8 @@ impl Claims {
     }
 
     /// The policy with whose it is and why.
-    pub(crate) fn effective(&self) -> Effective {
-        Effective::of(self.winner())
+    pub(crate) fn effective(&self) -> Wish {
+        self.winner().map(Claim::wish).unwrap_or_default()
     }
 
     /// Eject-after claims that lose against a stronger one.
@@ -282,14 +253,14 @@ impl Claims {
     }
 
     /// Carries out what ends with a prompt: those claims sleep. Gives their handles, and what they were.
-    pub(crate) fn end(&mut self, prompt: &str, touched: bool) -> Vec<(ModelId, Effective)> {
+    pub(crate) fn end(&mut self, prompt: &str, touched: bool) -> Vec<(ModelId, Wish)> {
         let mut models = Vec::new();
         for claim in &mut self.0 {
             let ends = claim.policy == Policy::EjectAfter
                 && (&*claim.prompt == prompt || (touched && claim.source == PolicySource::Api));
             if ends && !claim.asleep {
                 claim.asleep = true;
-                let was = Effective::of(Some(claim));
+                let was = claim.wish();
                 models.extend(claim.model.map(|model| (model, was)));
             }
         }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::act::{Cause, Done, PRESSURE};
-use crate::claims::Effective;
 use crate::entry::ModelEntry;
 use crate::events::event;
 use crate::plan;
+use crate::reason::{Reason, Wish};
 use crate::registry::{ModelRegistry, State};
 use crate::{Action, EvictionPlan, ModelId, Origin, PlanStep, Policy, Trigger, WeightsId, Who};
 
@@ -16,8 +16,6 @@ const TRIM: u64 = 256 << 20;
 
 /// How long after a failed release it is tried again without anybody asking.
 const RETRY: Duration = Duration::from_secs(10);
-
-const RETRIED: &str = "releasing it failed before";
 
 impl ModelRegistry {
     /// A prompt starts. What prompts hold that are not running was left behind by a crash: their cleanup is done now.
@@ -152,7 +150,7 @@ impl ModelRegistry {
                 step.policy <= Policy::EjectAfter && !state.entries[&step.weights].is_held()
             });
             for step in &mut plan.steps {
-                "nothing was used for long".clone_into(&mut step.reason);
+                step.reason = Reason::Idle;
                 step.origin = Some(Origin::Flag {
                     flag: "--unload-after",
                 });
@@ -231,7 +229,7 @@ impl ModelRegistry {
         cause.merged = true;
         cause.forget = true;
         let plan = EvictionPlan {
-            steps: state.releases(|entry| entry.in_memory() > 0, "the program ends"),
+            steps: state.releases(|entry| entry.in_memory() > 0, &Reason::ProgramEnds),
         };
         state.execute(&plan, &cause);
         fresco_tensor::free_spare_memory();
@@ -250,7 +248,7 @@ impl State {
                 let draft = event("accounting.drift")
                     .trigger(trigger)
                     .who(who)
-                    .reason("the devices do not agree with the books")
+                    .reason(Reason::AccountingDrift)
                     .number("expected", done.from_devices)
                     .number("measured", measured);
                 self.emit(draft);
@@ -275,7 +273,7 @@ impl State {
         scene.items.retain(|item| due(&item.weights));
         let mut plan = plan::eject(&scene, None);
         plan.steps.retain_mut(|step| {
-            "asked to unload models while it was in use".clone_into(&mut step.reason);
+            step.reason = Reason::UnloadWasDeferred;
             step.origin = Some(crate::free::REQUEST);
             // A pin was looked at when it was asked.
             step.action = Action::Evict;
@@ -343,7 +341,7 @@ impl State {
                         set_by: was.set_by.clone(),
                         origin: Some(was.set_by.origin()),
                         bytes: 0,
-                        reason: format!("its prompt is over: {}", was.why),
+                        reason: Reason::PromptOver(was.clone()),
                     });
                 }
             }
@@ -363,10 +361,9 @@ impl State {
             return;
         };
         if entry.removed.is_none() {
-            entry.ejected = Some(Effective {
+            entry.ejected = Some(Wish {
                 policy: step.policy,
                 set_by: step.set_by.clone(),
-                why: wish(&step.reason).to_owned(),
             });
         }
         let draft = event("cleanup.deferred")
@@ -384,7 +381,7 @@ impl State {
     pub(crate) fn releases(
         &self,
         which: impl Fn(&ModelEntry) -> bool,
-        reason: &str,
+        reason: &Reason,
     ) -> Vec<PlanStep> {
         let chosen = self.entries.values().filter(|entry| which(entry));
         chosen
@@ -399,7 +396,7 @@ impl State {
                     set_by: effective.set_by,
                     origin: None,
                     bytes: entry.in_memory(),
-                    reason: reason.to_owned(),
+                    reason: reason.clone(),
                 }
             })
             .collect()
@@ -411,7 +408,7 @@ impl State {
             let failed = entry.failed.as_ref();
             failed.is_some_and(|failed| failed.tried < cause.now) && !entry.is_held()
         };
-        let mut steps = self.releases(again, RETRIED);
+        let mut steps = self.releases(again, &Reason::Retry(None));
         for step in &mut steps {
             let failed = self.entries[&step.weights].failed.as_ref();
             // Decided by whoever decided it the first time.
@@ -419,9 +416,10 @@ impl State {
                 step.policy = first.policy;
                 step.set_by = first.set_by.clone();
                 step.origin = first.origin.clone();
-                let reason = first.reason.trim_start_matches(RETRIED);
-                let reason = reason.trim_start_matches(": ");
-                step.reason = format!("{RETRIED}: {reason}");
+                step.reason = match &first.reason {
+                    again @ Reason::Retry(_) => again.clone(),
+                    first => Reason::Retry(Some(Box::new(first.clone()))),
+                };
             }
         }
         self.execute(&EvictionPlan { steps }, cause)
@@ -447,7 +445,7 @@ impl State {
             let effective = entry.claims.effective();
             let alive = matches!(effective.policy, Policy::Ttl(_));
             if alive {
-                let reason = format!("its time to live is over: {}", effective.why);
+                let reason = Reason::TimeToLiveOver(effective);
                 for mut step in self.releases(|entry| entry.id == id, &reason) {
                     step.origin = Some(step.set_by.origin());
                     steps.push(step);
@@ -459,10 +457,4 @@ impl State {
         }
         self.execute(&EvictionPlan { steps }, cause)
     }
-}
-
-/// What a deferred step says beside that it has to wait.
-fn wish(reason: &str) -> &str {
-    let rest = reason.strip_prefix(plan::STILL_USED).unwrap_or(reason);
-    rest.trim_start_matches("; ")
 }

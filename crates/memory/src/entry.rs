@@ -9,7 +9,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use fresco_tensor::{Device, TensorError};
 use sha2::{Digest, Sha256};
 
-use crate::claims::{Claims, Effective, Location};
+use crate::claims::{Claims, Location};
+use crate::reason::Wish;
 use crate::{
     ContentKey, EjectOthers, ModelId, Origin, Placement, PlanStep, Policy, Unit, Weights,
     WeightsId, Who,
@@ -260,7 +261,7 @@ pub(crate) struct ModelEntry {
     /// It could not be released.
     pub(crate) failed: Option<FailedRelease>,
     /// Its prompt is over and asked for it to go, in these words; somebody else held it.
-    pub(crate) ejected: Option<Effective>,
+    pub(crate) ejected: Option<Wish>,
     /// Asked to go, by whom, while somebody held it.
     pub(crate) removed: Option<Origin>,
     /// Asked to leave devices while somebody held it.

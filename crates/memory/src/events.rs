@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::claims::Effective;
+use crate::reason::{Reason, Wish};
 use crate::{Event, ModelId, Origin, Policy, SetBy, Trigger, WeightsId, Who, plain};
 
 /// How many events are remembered.
@@ -93,7 +93,7 @@ impl Draft {
     }
 
     /// The policy that counts now.
-    pub(crate) fn effective(self, effective: Effective) -> Self {
+    pub(crate) fn effective(self, effective: Wish) -> Self {
         self.policy(effective.policy, effective.set_by)
     }
 
@@ -112,8 +112,8 @@ impl Draft {
         self
     }
 
-    pub(crate) fn reason(mut self, reason: impl Into<String>) -> Self {
-        self.0.reason = Some(reason.into());
+    pub(crate) fn reason(mut self, reason: Reason) -> Self {
+        self.0.reason = Some(reason);
         self
     }
 

@@ -1,7 +1,6 @@
 //! What clients ask for: `POST /free`, single models, and the service that unloads everything from within a node.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use crate::act::Done;
 use crate::claims::Claim;
@@ -12,7 +11,7 @@ use crate::plan;
 use crate::registry::{ModelRegistry, State};
 use crate::{
     Action, EvictionPlan, FreeReport, FreeRequest, Freed, ModelReport, Origin, Policy,
-    PolicySource, Trigger, WeightsId, Who,
+    PolicySource, Reason, Trigger, WeightsId, Who,
 };
 
 /// The origin of what `POST /free` does.
@@ -126,7 +125,7 @@ impl ModelRegistry {
                 .origin(REQUEST)
                 .prompt(&prompt)
                 .decision("defer")
-                .reason("a prompt runs; it is done after its end"),
+                .reason(Reason::FreeDeferred),
         };
         self.lock().emit(draft);
     }
@@ -172,7 +171,7 @@ impl ModelRegistry {
             cause.origin = PATCH;
             cause.merged = true;
             // Before the claim ends: it is what decides.
-            let steps = state.releases(|entry| entry.id == id, "set by the API; no prompt uses it");
+            let steps = state.releases(|entry| entry.id == id, &Reason::PolicySetByApi);
             if let Some(entry) = state.entries.get_mut(&id) {
                 entry.claims.end("", true);
             }
@@ -203,7 +202,7 @@ impl ModelRegistry {
                 .effective(effective)
                 .origin(DELETE)
                 .decision("defer")
-                .reason("a prompt uses it");
+                .reason(Reason::Held);
             state.emit(draft);
             return Ok(Removed::Deferred);
         }
@@ -233,7 +232,7 @@ impl ModelRegistry {
         cause.origin = origin;
         cause.merged = true;
         cause.forget = true;
-        let steps = state.releases(|entry| entry.id == *id, "asked to go");
+        let steps = state.releases(|entry| entry.id == *id, &Reason::ReleaseRequest);
         let used_before = state.used();
         let done = state.execute(&EvictionPlan { steps }, &cause);
         state.settle(&done, Trigger::Api, who, &used_before);
@@ -242,17 +241,17 @@ impl ModelRegistry {
     /// A node asks for everything to leave the devices. Models of its own prompt come back at their next use; what other
     /// prompts hold and what is pinned stays.
     pub fn unload_in_node(&self, who: &Who) {
-        let reason = "a node asked for everything to be unloaded";
-        self.unload(who, Trigger::InNode, Origin::node(who, "unload"), reason);
+        let origin = Origin::node(who, "unload");
+        self.unload(who, Trigger::InNode, origin, &Reason::UnloadInNode);
     }
 
     /// A node ran out of memory and failed: the same, on all devices.
     pub fn unload_after_oom(&self, who: &Who) {
-        let reason = "a node ran out of memory and failed";
-        self.unload(who, Trigger::OutOfMemory, Origin::pressure(who), reason);
+        let origin = Origin::pressure(who);
+        self.unload(who, Trigger::OutOfMemory, origin, &Reason::NodeOutOfMemory);
     }
 
-    fn unload(&self, who: &Who, trigger: Trigger, origin: Origin, reason: &str) {
+    fn unload(&self, who: &Who, trigger: Trigger, origin: Origin, reason: &Reason) {
         let mut guard = self.lock();
         let state = &mut *guard;
         let used_before = state.used();
@@ -264,7 +263,7 @@ impl ModelRegistry {
         let mut plan = plan::eject(&scene, None);
         let evictions = plan.steps.iter_mut();
         for step in evictions.filter(|step| step.action == Action::Evict) {
-            reason.clone_into(&mut step.reason);
+            step.reason = reason.clone();
         }
         let mut cause = self.cause(trigger, who, self.now());
         cause.origin = origin;

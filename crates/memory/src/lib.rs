@@ -24,6 +24,7 @@ mod place;
 mod placement;
 mod plain;
 pub mod plan;
+mod reason;
 mod registry;
 mod report;
 mod room;
@@ -41,8 +42,10 @@ pub use expert::{
 pub use free::{FreeNote, Removed};
 pub use fresco_tensor::{WeightTraffic, weight_traffic};
 pub use lease::{Handle, Lease};
+pub use oom::OomStep;
 pub use open::{HandleOptions, Opened};
 pub use placement::{Order, Shrunk, Split, shrink, shrink_in, split, split_in};
+pub use reason::{NodePlace, Reason, Wish};
 pub use registry::ModelRegistry;
 pub use settings::{HostMemory, Probes, Settings, host_memory, resident_set};
 pub use types::*;

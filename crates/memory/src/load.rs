@@ -9,6 +9,7 @@ use crate::events::event;
 use crate::lease::{Handle, Lease};
 use crate::place::{Load, Models};
 use crate::plan;
+use crate::reason::Reason;
 use crate::registry::{Active, ModelRegistry, State};
 use crate::{
     Action, HostMemory, MemoryError, ModelId, Need, Origin, Policy, Trigger, Weights, WeightsId,
@@ -80,7 +81,7 @@ impl ModelRegistry {
                     .weights(id, &entry.class)
                     .model(Some(*model))
                     .decision("renewed")
-                    .reason(format!("used again: {}", effective.why))
+                    .reason(Reason::UsedAgain(effective.clone()))
                     .origin(effective.set_by.origin())
                     .effective(effective);
                 state.emit(draft);
@@ -95,7 +96,7 @@ impl ModelRegistry {
         let active = Active {
             who: who.clone(),
             models: models.clone(),
-            steps: 0,
+            step: None,
         };
         state.active.insert(number, active);
         drop(guard);
@@ -332,7 +333,7 @@ impl ModelRegistry {
                 .effective(entry.claims.effective())
                 .origin(Origin::node(who, "use"))
                 .number("read", read)
-                .reason("it was released; its files were read again");
+                .reason(Reason::ReadAgain);
             state.emit(draft);
         }
         Ok(FileRead {
@@ -394,7 +395,7 @@ impl ModelRegistry {
             return;
         }
         if !failure.half_read.is_empty() {
-            let reason = format!("its load failed: {}", failure.error);
+            let reason = Reason::LoadFailed(Some(failure.error.to_string()));
             state.drop_weights(who, id, &failure.half_read, reason);
             return;
         }
@@ -404,7 +405,7 @@ impl ModelRegistry {
         for step in &mut plan.steps {
             // Also what is pinned: it did not get there.
             step.action = Action::Evict;
-            "its load failed".clone_into(&mut step.reason);
+            step.reason = Reason::LoadFailed(None);
         }
         let cause = Cause {
             trigger: Trigger::Load,
@@ -443,16 +444,19 @@ impl State {
             .filter_map(|(spot, device)| Some((spot, device.failure()?)))
             .collect();
         let lost = failed.into_iter().find(|(spot, _)| entry.on(*spot) > 0);
-        let Some((spot, reason)) = lost else {
+        let Some((spot, failure)) = lost else {
             return;
         };
-        let reason = format!("{} has failed: {reason}", devices.get(spot));
+        let reason = Reason::DeviceFailed {
+            device: devices.get(spot).name(),
+            failure,
+        };
         self.drop_weights(who, id, &[Owner::Shared], reason);
     }
 
     /// Drops weights from memory: those that handles share with all that was made of them, or what is a handle's own. Their files
     /// are read again for the next use.
-    fn drop_weights(&mut self, who: &Who, id: &WeightsId, owners: &[Owner], reason: String) {
+    fn drop_weights(&mut self, who: &Who, id: &WeightsId, owners: &[Owner], reason: Reason) {
         let Self {
             entries, devices, ..
         } = self;

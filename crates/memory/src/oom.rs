@@ -1,33 +1,61 @@
 //! When a device is full although it was planned otherwise: steps that go further and further, and what to say at the
 //! end.
 
+use std::fmt;
+
 use crate::act::{Cause, OUT_OF_MEMORY};
 use crate::entry::DeviceIndex;
 use crate::events::event;
 use crate::lease::Lease;
-use crate::plan::{self, PINNED, Room};
+use crate::plan::{self, EvictionRank, Room};
 use crate::registry::{ModelRegistry, State};
-use crate::{ModelId, Origin, Trigger, WeightsId, Who, shrink};
+use crate::{ModelId, Origin, Reason, Trigger, WeightsId, Who, shrink};
 
-/// The last step that makes others leave. After it the models of the lease itself shrink, then it is given up.
-pub(crate) const LAST_STEP: u8 = 5;
+/// What is tried when a device is full, one after the other. After the last that makes others leave, the models of the lease itself
+/// shrink; then it is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OomStep {
+    EmptyCaches = 1,
+    EvictUnkept,
+    EvictKept,
+    EvictPinned,
+    ReleaseHostCopies,
+    GiveUp,
+}
 
-const STEPS: [&str; 7] = [
-    "",
-    "caches are emptied",
-    "what is not kept leaves the device",
-    "what is kept leaves the device",
-    "what is pinned leaves the device",
-    "copies in main memory are released",
-    "given up: everything of this prompt leaves the device",
-];
+impl OomStep {
+    /// The next step that makes others leave.
+    pub(crate) fn after(done: Option<Self>) -> Option<Self> {
+        Some(match done {
+            None => Self::EmptyCaches,
+            Some(Self::EmptyCaches) => Self::EvictUnkept,
+            Some(Self::EvictUnkept) => Self::EvictKept,
+            Some(Self::EvictKept) => Self::EvictPinned,
+            Some(Self::EvictPinned) => Self::ReleaseHostCopies,
+            Some(Self::ReleaseHostCopies | Self::GiveUp) => return None,
+        })
+    }
+}
+
+impl fmt::Display for OomStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EmptyCaches => "caches are emptied",
+            Self::EvictUnkept => "what is not kept leaves the device",
+            Self::EvictKept => "what is kept leaves the device",
+            Self::EvictPinned => "what is pinned leaves the device",
+            Self::ReleaseHostCopies => "copies in main memory are released",
+            Self::GiveUp => "given up: everything of this prompt leaves the device",
+        })
+    }
+}
 
 impl State {
     /// One step. Gives the bytes that came free on the device.
     pub(crate) fn oom_step(
         &mut self,
         registry: &ModelRegistry,
-        step: u8,
+        step: OomStep,
         spot: DeviceIndex,
         wanted: u64,
         needed: &[(WeightsId, ModelId)],
@@ -35,14 +63,14 @@ impl State {
     ) -> u64 {
         let before = self.free(spot);
         let most = match step {
-            1 => {
+            OomStep::EmptyCaches => {
                 self.soft_empty_on(spot, cause.trigger);
                 None
             }
-            2 => Some(3),
-            3 => Some(5),
-            4 => Some(PINNED),
-            _ => {
+            OomStep::EvictUnkept => Some(EvictionRank::Held),
+            OomStep::EvictKept => Some(EvictionRank::KeptAndHeld),
+            OomStep::EvictPinned => Some(EvictionRank::Pinned),
+            OomStep::ReleaseHostCopies | OomStep::GiveUp => {
                 let short = registry
                     .host()
                     .filter(|host| host.available < host.floor(None));
@@ -72,7 +100,7 @@ impl State {
 
     fn report_oom_step(
         &mut self,
-        step: u8,
+        step: OomStep,
         spot: DeviceIndex,
         wanted: u64,
         before: u64,
@@ -84,8 +112,8 @@ impl State {
             .who(who)
             .device(self.devices.get(spot))
             .origin(Origin::pressure(who))
-            .reason(STEPS[usize::from(step)])
-            .number("step", step.into())
+            .reason(Reason::OutOfMemoryStep(step))
+            .number("step", step as u64)
             .number("wanted", wanted)
             .number("free_before", before)
             .number("free_after", after);
@@ -109,7 +137,7 @@ impl State {
         self.emit(draft);
     }
 
-    /// WeightPart of what the lease computes with leaves the device and is streamed from now on. Gives the bytes.
+    /// Some of what the lease computes with leaves the device and is streamed from now on. Gives the bytes.
     fn shrink_own(
         &mut self,
         spot: DeviceIndex,
@@ -167,7 +195,7 @@ impl State {
                 .effective(effective)
                 .origin(Origin::pressure(who))
                 .decision("demote")
-                .reason("computing needs the room: more of it is streamed");
+                .reason(Reason::StreamsMore);
             self.emit(draft);
         }
         freed
@@ -205,15 +233,17 @@ impl ModelRegistry {
         let Some(active) = state.active.get(&lease.number) else {
             return false;
         };
-        let (who, models, mut step) = (active.who.clone(), active.models.clone(), active.steps);
+        let (who, models, mut step) = (active.who.clone(), active.models.clone(), active.step);
         let cause = self.oom_cause(&who);
         let mut freed = 0;
-        while step < LAST_STEP && freed == 0 {
-            step += 1;
-            freed = state.oom_step(self, step, spot, wanted, &models, &cause);
+        while freed == 0
+            && let Some(next) = OomStep::after(step)
+        {
+            step = Some(next);
+            freed = state.oom_step(self, next, spot, wanted, &models, &cause);
         }
         if let Some(active) = state.active.get_mut(&lease.number) {
-            active.steps = step;
+            active.step = step;
         }
         if freed > 0 {
             return true;
@@ -290,7 +320,7 @@ impl State {
         let mut plan = plan::eject(&scene, Some(spot));
         for step in &mut plan.steps {
             step.action = crate::Action::Evict;
-            "the device is full and the node failed".clone_into(&mut step.reason);
+            step.reason = Reason::DeviceFull;
         }
         let cause = Cause {
             merged: true,
@@ -299,6 +329,6 @@ impl State {
         };
         self.execute(&plan, &cause);
         let after = self.free(spot);
-        self.report_oom_step(6, spot, wanted, before, after, who);
+        self.report_oom_step(OomStep::GiveUp, spot, wanted, before, after, who);
     }
 }

@@ -7,10 +7,11 @@ use std::time::SystemTime;
 
 use fresco_tensor::Device;
 
-use crate::claims::{Claim, Effective};
+use crate::claims::Claim;
 use crate::entry::{HandleState, ModelEntry, Owner, WeightPart, weights_id};
 use crate::events::event;
 use crate::lease::Handle;
+use crate::reason::{Reason, Wish};
 use crate::registry::{ModelRegistry, State};
 use crate::{
     ContentKey, EjectOthers, ModelId, Origin, Placement, Policy, PolicySource, Trigger, Weights,
@@ -238,7 +239,7 @@ impl ModelRegistry {
                     .effective(effective)
                     .origin(Origin::Default)
                     .decision("release")
-                    .reason("its last user is gone")
+                    .reason(Reason::LastUserGone)
                     .error(error);
                 state.emit(draft);
             }
@@ -283,7 +284,7 @@ impl State {
             .origin(set_by.origin())
             .policy(policy, set_by)
             .decision(if explicit { "explicit" } else { "default" })
-            .reason(format!("{} counts: {}", effective.policy, effective.why));
+            .reason(Reason::Counts(effective));
         let conflicts = conflicts(entry, &claim);
         let class = Arc::clone(&entry.class);
         self.emit(set);
@@ -295,7 +296,7 @@ impl State {
                 .policy(conflict.winner.policy, conflict.winner.set_by)
                 .origin(conflict.origin)
                 .decision("keep")
-                .reason(conflict.text);
+                .reason(conflict.reason);
             self.emit(draft);
         }
     }
@@ -320,12 +321,11 @@ impl State {
                 None
             };
             if let Some(old) = old {
-                let reason = format!(
-                    "{} now uses {}; what counts from now on is {}",
-                    claim.claimant(),
-                    location.file_name(),
-                    entry.claims.effective().why
-                );
+                let reason = Reason::ClaimMoved {
+                    claimant: claim.claimant(),
+                    file: location.file_name(),
+                    counts: entry.claims.effective(),
+                };
                 ended.push((other.clone(), Arc::clone(&entry.class), old, reason));
             }
         }
@@ -400,10 +400,10 @@ fn references(
 /// A wish to go that a stronger one does not let count.
 struct Conflict {
     loser: Option<ModelId>,
-    winner: Effective,
+    winner: Wish,
     /// Of the loser: who asks in vain.
     origin: Origin,
-    text: String,
+    reason: Reason,
 }
 
 /// What a claim just made changes: it loses itself, or others lose against it.
@@ -418,14 +418,13 @@ fn conflicts(entry: &ModelEntry, made: &Claim) -> Vec<Conflict> {
         .filter(|lost| wins || lost.is_of(made));
     let conflict = |lost: &Claim| Conflict {
         loser: lost.model,
-        winner: Effective::of(Some(winner)),
+        winner: winner.wish(),
         origin: lost.set_by().origin(),
-        text: format!(
-            "{} loses against {}; to undo it, {}",
-            lost.in_full(),
-            winner.in_full(),
-            winner.how_to_undo(&entry.id)
-        ),
+        reason: Reason::Conflict {
+            loser: lost.in_full(),
+            winner: winner.in_full(),
+            way_out: winner.how_to_undo(&entry.id),
+        },
     };
     new.map(conflict).collect()
 }

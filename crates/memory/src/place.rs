@@ -1,17 +1,15 @@
 //! Puts every unit of the models of a load where it belongs: others leave, then units move, largest first.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use fresco_tensor::TensorError;
 
 use crate::act::{Cause, OUT_OF_MEMORY};
 use crate::amount::readable;
-use crate::claims::claimant;
 use crate::entry::DeviceIndex;
 use crate::events::event;
-use crate::oom::LAST_STEP;
-use crate::plain::megabytes;
+use crate::oom::OomStep;
+use crate::reason::Reason;
 use crate::registry::{ModelRegistry, State};
 use crate::{
     Budget, Demand, MemoryError, ModelId, Need, Origin, Placement, Trigger, Unit, VramState,
@@ -29,7 +27,7 @@ pub(crate) struct Load<'a> {
     pub(crate) models: &'a Models,
     pub(crate) need: Need,
     /// Steps taken because a device was full, by device.
-    steps: BTreeMap<DeviceIndex, u8>,
+    steps: BTreeMap<DeviceIndex, OomStep>,
     /// Bytes in use by device: when it began, and after room was made.
     used_at_start: Vec<u64>,
     used_with_room: Vec<u64>,
@@ -381,9 +379,9 @@ impl State {
             match self.move_unit(id, model, unit, to) {
                 Ok(()) => return Ok(Ok(())),
                 Err(TensorError::DeviceFull { wanted, .. }) => {
-                    let mut step = load.steps.get(&to).copied().unwrap_or(0);
-                    while step < LAST_STEP && self.free(to) < wanted {
-                        step += 1;
+                    while self.free(to) < wanted
+                        && let Some(step) = OomStep::after(load.steps.get(&to).copied())
+                    {
                         load.steps.insert(to, step);
                         let cause = load.cause(Trigger::OutOfMemory, OUT_OF_MEMORY);
                         self.oom_step(load.registry, step, to, wanted, load.models, &cause);
@@ -533,7 +531,7 @@ impl State {
         id: &WeightsId,
         model: ModelId,
         placed: &Placed,
-    ) -> (Origin, String) {
+    ) -> (Origin, Reason) {
         let entry = &self.entries[id];
         let handle = &entry.handles[&model];
         let device = self.name(handle.compute);
@@ -545,15 +543,15 @@ impl State {
                 Placement::Expert(_) => ("expert_mode_allocations", String::new()),
                 Placement::Swap { blocks, .. } => ("blocks_to_swap", format!(" {blocks}")),
             };
-            let by = claimant(&handle.loader.node, &handle.loader.client);
-            reasons.push(format!("{by} asked for it ({input}{amount})"));
+            reasons.push(Reason::PlacementInput {
+                by: handle.loader.place(),
+                input,
+                amount,
+            });
             origin = Some(Origin::node(&handle.loader, input));
         }
         if !placed.refused.is_empty() {
-            let names = placed.refused.join(", ");
-            reasons.push(format!(
-                "no room for all that was meant for {names}: the rest is in main memory"
-            ));
+            reasons.push(Reason::DonorsFull(placed.refused.clone()));
         }
         let meant = |unit: usize| match handle.planned.get(unit) {
             Some((spot, _)) => *spot == handle.compute,
@@ -562,21 +560,14 @@ impl State {
         let short = (0..entry.units_of(model).len())
             .any(|unit| meant(unit) && entry.home(model, unit) != Some(handle.compute));
         if short && load.registry.settings().state == VramState::NoVram {
-            reasons.push(format!("--novram keeps weights off {device}"));
+            reasons.push(Reason::NoVram { device });
             origin = origin.or(Some(Origin::Flag { flag: "--novram" }));
         } else if short {
-            let mut text = format!("{device} has no room for more");
-            if let Some(limit) = placed.limit {
-                let (limit, buffer) = (megabytes(limit), megabytes(placed.buffer));
-                let _ = write!(
-                    text,
-                    ": {limit} beside what computing needs, {buffer} of them to bring layers over"
-                );
-            }
-            reasons.push(text);
+            let limit = placed.limit.map(|limit| (limit, placed.buffer));
+            reasons.push(Reason::DeviceShort { device, limit });
         }
         let origin = origin.unwrap_or_else(|| Origin::pressure(load.who));
-        (origin, reasons.join("; "))
+        (origin, Reason::Several(reasons))
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) fn sentence(event: &Event) -> Option<String> {
         "oom.step" => format!(
             "out of memory on {device}, {} wanted: {}; {} were free, {} are",
             megabytes(number("wanted")),
-            event.reason.as_deref().unwrap_or_default(),
+            reason(event),
             megabytes(number("free_before")),
             megabytes(number("free_after")),
         ),
@@ -116,6 +116,14 @@ fn number(event: &Event, name: &str) -> u64 {
     found.map_or(0, |(_, value)| *value)
 }
 
+fn reason(event: &Event) -> String {
+    event
+        .reason
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default()
+}
+
 /// `12.3 MB`, as ComfyUI counts them: 1024 KiB each. What is there is never shown as nothing.
 pub(crate) fn megabytes(bytes: u64) -> String {
     let amount = bytes as f64 / MIB as f64;
@@ -139,7 +147,7 @@ fn amount(bytes: u64) -> String {
 /// `: why`, with who asked where the reason does not name them.
 fn because(event: &Event) -> String {
     let mut text = String::new();
-    let reason = event.reason.as_deref().unwrap_or_default();
+    let reason = reason(event);
     if !reason.is_empty() {
         let _ = write!(text, ": {reason}");
     }
@@ -147,7 +155,7 @@ fn because(event: &Event) -> String {
         Some(Origin::Api { request }) if !reason.contains("the API") => (*request).to_owned(),
         Some(Origin::Flag { flag }) if !reason.contains(flag) => (*flag).to_owned(),
         Some(Origin::Node { node, client, .. } | Origin::Pressure { node, client })
-            if !node.is_empty() && !names_node(reason, node) =>
+            if !node.is_empty() && !names_node(&reason, node) =>
         {
             claimant(node, client)
         }

@@ -2,29 +2,29 @@
 //! that it costs the same however many layers models have.
 
 use std::cmp::Reverse;
+use std::fmt;
 
-use crate::amount::readable;
 use crate::{
-    Action, EvictionPlan, FreeRequest, ModelId, Origin, PlanStep, Policy, SetBy, WeightsId,
+    Action, EvictionPlan, FreeRequest, ModelId, Origin, PlanStep, Policy, Reason, SetBy, WeightsId,
+    Wish,
 };
 
 /// Weights that handles share, or what one patched handle has of its own, as the planner sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     pub weights: WeightsId,
-    /// Of a handle's own part.
+    /// The handle whose own part this is; none: what handles share.
     pub model: Option<ModelId>,
     /// The policy that counts, and whose it is.
     pub policy: Policy,
     pub set_by: SetBy,
-    pub why: String,
     /// No handle, no claim that keeps it, no prompt that holds it.
     pub orphan: bool,
     /// Its prompt is over and said so; somebody else still held it.
     pub ejected: bool,
-    /// By a prompt.
+    /// Whether a prompt holds it.
     pub held: bool,
-    /// WeightPart of the load that is being planned: never touched.
+    /// Whether the load that is being planned needs it: then it is never touched.
     pub needed: bool,
     /// The prompt that ends used it or claimed it.
     pub touched: bool,
@@ -41,25 +41,64 @@ pub struct Item {
     pub last_used: u64,
 }
 
-/// Who goes first: 0 before 6.
-pub const RANKS: u8 = 7;
-/// What ordinary need of room may touch.
-pub const ORDINARY: u8 = 5;
-/// Where keep begins.
-pub const KEPT: u8 = 4;
-pub const PINNED: u8 = 6;
+/// Who goes first when room is needed, the first of these before the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EvictionRank {
+    /// Nothing refers to it.
+    Unreferenced,
+    /// Its prompt is over and said that it goes.
+    Ejected,
+    /// No prompt holds it, and nobody asked for it to stay.
+    Idle,
+    /// A prompt holds it, but does not compute with it now.
+    Held,
+    /// Somebody asked for it to stay.
+    Kept,
+    /// The same, and a prompt holds it.
+    KeptAndHeld,
+    Pinned,
+}
+
+impl EvictionRank {
+    /// The highest rank that the ordinary need of room may touch.
+    pub const ORDINARY: Self = Self::KeptAndHeld;
+}
+
+impl fmt::Display for EvictionRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unreferenced => "nothing refers to it any more",
+            Self::Ejected => "its prompt is over and asked for it to go",
+            Self::Idle => "not in use",
+            Self::Held => "in use by a prompt, but not now",
+            Self::Kept => "kept, but the room is needed",
+            Self::KeptAndHeld => "kept and in use by a prompt, but the room is needed now",
+            Self::Pinned => "pinned, but there is no other way",
+        })
+    }
+}
 
 impl Item {
     /// None: part of the current load.
-    pub fn rank(&self) -> Option<u8> {
-        Some(match self.policy {
+    pub fn rank(&self) -> Option<EvictionRank> {
+        use EvictionRank as Rank;
+        Some(match (self.policy, self.held) {
             _ if self.needed => return None,
-            Policy::Pin => PINNED,
-            _ if !self.held && self.orphan => 0,
-            _ if !self.held && (self.ejected || self.removed.is_some()) => 1,
-            Policy::Auto | Policy::EjectAfter => 2 + u8::from(self.held),
-            Policy::Ttl(_) | Policy::Keep => KEPT + u8::from(self.held),
+            (Policy::Pin, _) => Rank::Pinned,
+            (_, false) if self.orphan => Rank::Unreferenced,
+            (_, false) if self.ejected || self.removed.is_some() => Rank::Ejected,
+            (Policy::Auto | Policy::EjectAfter, false) => Rank::Idle,
+            (Policy::Auto | Policy::EjectAfter, true) => Rank::Held,
+            (Policy::Ttl(_) | Policy::Keep, false) => Rank::Kept,
+            (Policy::Ttl(_) | Policy::Keep, true) => Rank::KeptAndHeld,
         })
+    }
+
+    fn wish(&self) -> Wish {
+        Wish {
+            policy: self.policy,
+            set_by: self.set_by.clone(),
+        }
     }
 
     fn on(&self, device: usize) -> u64 {
@@ -81,7 +120,7 @@ impl Item {
         )
     }
 
-    fn step(&self, device: Option<(&Scene, usize)>, action: Action, reason: String) -> PlanStep {
+    fn step(&self, device: Option<(&Scene, usize)>, action: Action, reason: Reason) -> PlanStep {
         PlanStep {
             weights: self.weights.clone(),
             model: self.model,
@@ -103,7 +142,7 @@ impl Item {
         &self,
         device: Option<(&Scene, usize)>,
         action: Action,
-        reason: String,
+        reason: Reason,
     ) -> PlanStep {
         PlanStep {
             origin: Some(self.set_by.origin()),
@@ -127,16 +166,16 @@ pub struct Room {
     pub device: usize,
     pub to_free: u64,
     /// The highest rank that may be touched.
-    pub most: u8,
+    pub most: EvictionRank,
     /// Nothing leaves in parts, and all without a wish to stay leave, needed or not.
     pub whole: bool,
 }
 
 impl Scene {
     /// The items with bytes on a device that may be touched, in the order they go.
-    fn candidates(&self, device: usize, most: u8) -> Vec<(u8, &Item)> {
+    fn candidates(&self, device: usize, most: EvictionRank) -> Vec<(EvictionRank, &Item)> {
         let ranked = |item| Some((Item::rank(item)?, item));
-        let mut list: Vec<(u8, &Item)> = self
+        let mut list: Vec<(EvictionRank, &Item)> = self
             .items
             .iter()
             .filter(|item| item.on(device) > 0)
@@ -148,18 +187,6 @@ impl Scene {
     }
 }
 
-pub(crate) const STILL_USED: &str = "another prompt still uses it";
-
-const REASONS: [&str; 7] = [
-    "nothing refers to it any more",
-    "its prompt is over and asked for it to go",
-    "not in use",
-    "in use by a prompt, but not now",
-    "kept, but the room is needed",
-    "kept and in use by a prompt, but the room is needed now",
-    "pinned, but there is no other way",
-];
-
 /// What leaves a device so that so much comes free, in order; as much as there is if that is not enough.
 pub fn room(scene: &Scene, wish: Room) -> EvictionPlan {
     let Room { device, .. } = wish;
@@ -167,14 +194,14 @@ pub fn room(scene: &Scene, wish: Room) -> EvictionPlan {
     let mut steps = Vec::new();
     for (rank, item) in scene.candidates(device, wish.most) {
         let missing = wish.to_free.saturating_sub(freed);
-        if missing == 0 && !(wish.whole && rank < KEPT) {
+        if missing == 0 && !(wish.whole && rank < EvictionRank::Kept) {
             break;
         }
         let there = item.on(device);
         let (place, action) = match rank {
-            0 | 1 => (None, Action::Release),
+            EvictionRank::Unreferenced | EvictionRank::Ejected => (None, Action::Release),
             // Whole: what nobody uses comes back in one go, or not at all.
-            2 => (Some((scene, device)), Action::Evict),
+            EvictionRank::Idle => (Some((scene, device)), Action::Evict),
             _ if missing < there && !wish.whole => {
                 (Some((scene, device)), Action::Demote { bytes: missing })
             }
@@ -184,12 +211,11 @@ pub fn room(scene: &Scene, wish: Room) -> EvictionPlan {
             Action::Demote { bytes } => bytes,
             _ => there,
         });
-        let reason = format!(
-            "{}; {} needs {} more",
-            REASONS[usize::from(rank)],
-            scene.devices[device],
-            readable(missing)
-        );
+        let reason = Reason::Room {
+            rank,
+            device: scene.devices[device].clone(),
+            missing,
+        };
         steps.push(item.step(place, action, reason));
     }
     EvictionPlan { steps }
@@ -198,7 +224,11 @@ pub fn room(scene: &Scene, wish: Room) -> EvictionPlan {
 /// What leaves the main memory so that so much comes free there. `desperate`: what is kept goes too (its claim stays and
 /// it is read again at its next use). Never what a prompt holds, never what is pinned.
 pub fn host(scene: &Scene, to_free: u64, desperate: bool) -> EvictionPlan {
-    let most = if desperate { KEPT } else { 2 };
+    let most = if desperate {
+        EvictionRank::Kept
+    } else {
+        EvictionRank::Idle
+    };
     let mut freed = 0u64;
     let mut steps = Vec::new();
     for (rank, item) in scene.candidates(0, most) {
@@ -209,8 +239,7 @@ pub fn host(scene: &Scene, to_free: u64, desperate: bool) -> EvictionPlan {
             continue;
         }
         freed = freed.saturating_add(item.on(0));
-        let reason = format!("{}; main memory runs short", REASONS[usize::from(rank)]);
-        steps.push(item.step(None, Action::Release, reason));
+        steps.push(item.step(None, Action::Release, Reason::MainMemory { rank }));
     }
     EvictionPlan { steps }
 }
@@ -222,13 +251,12 @@ pub fn eject(scene: &Scene, only: Option<usize>) -> EvictionPlan {
         if only.is_some_and(|only| only != device) {
             continue;
         }
-        for (rank, item) in scene.candidates(device, RANKS) {
+        for (rank, item) in scene.candidates(device, EvictionRank::Pinned) {
             let place = Some((scene, device));
-            steps.push(if rank == PINNED {
-                item.by_policy(place, Action::Keep, "pinned".to_owned())
+            steps.push(if rank == EvictionRank::Pinned {
+                item.by_policy(place, Action::Keep, Reason::Pinned)
             } else {
-                let reason = "the loader of another model asked for the device".to_owned();
-                item.step(place, Action::Evict, reason)
+                item.step(place, Action::Evict, Reason::EjectedByLoader)
             });
         }
     }
@@ -247,15 +275,13 @@ pub fn prompt_end(scene: &Scene, whole: bool) -> EvictionPlan {
             let origin = item.removed.clone();
             let origin = Some(origin.unwrap_or_else(|| item.set_by.origin()));
             let (action, reason) = if item.held && item.removed.is_none() {
-                let reason = format!("{STILL_USED}; {}", item.why);
-                (Action::Defer, reason)
+                (Action::Defer, Reason::HeldByOther(Some(item.wish())))
             } else if item.held {
-                (Action::Defer, STILL_USED.to_owned())
+                (Action::Defer, Reason::HeldByOther(None))
             } else if item.removed.is_some() {
-                let reason = "asked to go while it was in use".to_owned();
-                (Action::Release, reason)
+                (Action::Release, Reason::ReleaseWasDeferred)
             } else {
-                (Action::Release, item.why.clone())
+                (Action::Release, Reason::Policy(item.wish()))
             };
             steps.push(PlanStep {
                 origin,
@@ -268,7 +294,7 @@ pub fn prompt_end(scene: &Scene, whole: bool) -> EvictionPlan {
         {
             for device in 1..scene.devices.len() {
                 if item.on(device) > 0 {
-                    let reason = "smart memory is off".to_owned();
+                    let reason = Reason::SmartMemoryOff;
                     steps.push(PlanStep {
                         origin: Some(Origin::Flag {
                             flag: "--disable-smart-memory",
@@ -278,7 +304,7 @@ pub fn prompt_end(scene: &Scene, whole: bool) -> EvictionPlan {
                 }
             }
         } else if item.touched {
-            steps.push(item.by_policy(None, Action::Keep, item.why.clone()));
+            steps.push(item.by_policy(None, Action::Keep, Reason::Policy(item.wish())));
         }
     }
     EvictionPlan { steps }
@@ -319,23 +345,19 @@ pub fn free(
             continue;
         }
         if item.policy == Policy::Pin && !request.force {
-            steps.push(item.by_policy(None, Action::Keep, "pinned".to_owned()));
+            steps.push(item.by_policy(None, Action::Keep, Reason::Pinned));
         } else if request.respect
             && item.policy >= Policy::Ttl(std::time::Duration::ZERO)
             && !request.force
         {
-            steps.push(item.by_policy(
-                None,
-                Action::Keep,
-                format!("retention is respected: {}", item.why),
-            ));
+            steps.push(item.by_policy(None, Action::Keep, Reason::RetentionRespected(item.wish())));
         } else if item.held {
-            steps.push(item.step(None, Action::Defer, "a prompt uses it".to_owned()));
+            steps.push(item.step(None, Action::Defer, Reason::Held));
         } else if whole {
-            steps.push(item.step(None, Action::Release, "asked to free memory".to_owned()));
+            steps.push(item.step(None, Action::Release, Reason::FreeMemoryRequest));
         } else {
             for device in places.into_iter().filter(|d| *d > 0 && here(d)) {
-                let reason = "asked to unload models".to_owned();
+                let reason = Reason::UnloadRequest;
                 steps.push(item.step(Some((scene, device)), Action::Evict, reason));
             }
         }

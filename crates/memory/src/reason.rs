@@ -9,7 +9,7 @@ use crate::claims::claimant;
 use crate::oom::OomStep;
 use crate::plain::megabytes;
 use crate::plan::EvictionRank;
-use crate::{Policy, PolicySource, SetBy, WeightsId};
+use crate::{Policy, PolicySource, SetBy};
 
 /// A policy as it counted at one moment, and who set it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use fresco_tensor::{Device, TensorError, cancel};
 
-use crate::claims::Effective;
+use crate::claims::Claim;
 use crate::entry::{DeviceIndex, Devices, ModelEntry};
 use crate::events::{Draft, EventNumbers, Listener, Log, Outbox};
+use crate::oom::OomStep;
 use crate::plan::{Item, Scene};
 use crate::settings::{HostMemory, Probes, Settings};
 use crate::{DeviceTotal, Event, ModelId, Policy, WeightsId, Who};
@@ -47,7 +48,7 @@ pub(crate) struct Active {
     pub(crate) who: Who,
     pub(crate) models: Vec<(WeightsId, ModelId)>,
     /// Steps taken against running out of memory.
-    pub(crate) steps: u8,
+    pub(crate) step: Option<OomStep>,
 }
 
 pub(crate) struct State {
@@ -130,7 +131,7 @@ impl State {
             let mut effective = entry.claims.effective();
             if effective.policy <= Policy::EjectAfter {
                 let deferred = entry.ejected.clone();
-                let due = ends.map(|claim| Effective::of(Some(claim))).or(deferred);
+                let due = ends.map(Claim::wish).or(deferred);
                 effective = due.unwrap_or(effective);
             }
             let item = Item {
@@ -138,7 +139,6 @@ impl State {
                 model: None,
                 policy: effective.policy,
                 set_by: effective.set_by,
-                why: effective.why,
                 orphan: entry.is_orphan(),
                 ejected: entry.ejected.is_some(),
                 held: match ending {

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use crate::act::PRESSURE;
-use crate::claims::claimant;
 use crate::entry::DeviceIndex;
 use crate::events::event;
 use crate::place::{Load, Models};
-use crate::plan::{self, ORDINARY, Room};
+use crate::plan::{self, EvictionRank, Room};
 use crate::registry::State;
 use crate::{
-    Action, Demand, EjectOthers, ModelId, Origin, Trigger, VramState, WeightsId, headroom,
+    Action, Demand, EjectOthers, ModelId, Origin, Reason, Trigger, VramState, WeightsId, headroom,
 };
 
 impl State {
@@ -38,14 +37,11 @@ impl State {
                 };
                 let only = (mode == EjectOthers::ComputeDevice).then_some(compute);
                 let origin = Origin::node(&loader, "eject_models");
-                let asked = format!(
-                    "{} asked for the device (eject_models)",
-                    claimant(&loader.node, &loader.client)
-                );
+                let asked = Reason::EjectedBy(loader.place());
                 let mut plan = plan::eject(&self.scene(load.models, false, None), only);
                 let leaving = plan.steps.iter_mut();
                 for step in leaving.filter(|step| step.action == Action::Evict) {
-                    step.reason.clone_from(&asked);
+                    step.reason = asked.clone();
                     step.origin = Some(origin.clone());
                 }
                 let done = self.execute(&plan, &load.cause(Trigger::Load, "eject"));
@@ -141,7 +137,7 @@ impl State {
             let wish = Room {
                 device: spot,
                 to_free,
-                most: ORDINARY,
+                most: EvictionRank::ORDINARY,
                 whole: !settings.smart,
             };
             let plan = plan::room(&self.scene(load.models, false, None), wish);

@@ -7,6 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use fresco_tensor::{Device, TensorError};
 
+use crate::reason::{NodePlace, Reason};
+
 /// How long a model stays. Larger beats smaller where several claims meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Policy {
@@ -173,6 +175,15 @@ pub struct Who {
     pub client: Arc<str>,
     pub prompt: Arc<str>,
     pub node: Arc<str>,
+}
+
+impl Who {
+    pub(crate) fn place(&self) -> NodePlace {
+        NodePlace {
+            node: Arc::clone(&self.node),
+            client: Arc::clone(&self.client),
+        }
+    }
 }
 
 /// What set a policy.
@@ -351,7 +362,7 @@ impl Trigger {
 pub enum Action {
     /// Nothing, for a reason worth saying.
     Keep,
-    /// WeightPart of it leaves the device.
+    /// Some of it leaves the device.
     Demote { bytes: u64 },
     /// All of it leaves the device, for its offload device.
     Evict,
@@ -392,7 +403,7 @@ pub struct PlanStep {
     pub origin: Option<Origin>,
     /// Bytes that are there now.
     pub bytes: u64,
-    pub reason: String,
+    pub reason: Reason,
 }
 
 /// What would be done, in order.
@@ -425,7 +436,7 @@ pub struct Event {
     /// Who made it happen.
     pub origin: Option<Origin>,
     pub decision: Option<&'static str>,
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
     pub error: Option<String>,
     /// Where the model's bytes are afterwards, the main memory under `cpu`; where that is worth saying.
     pub places: Vec<(String, u64)>,

@@ -7,7 +7,7 @@ use fresco_tensor::Device;
 
 use crate::amount::readable;
 use crate::entry::DeviceIndex;
-use crate::plan::{self, ORDINARY, Room, Scene};
+use crate::plan::{self, EvictionRank, Room, Scene};
 use crate::registry::ModelRegistry;
 use crate::report::describe;
 use crate::{
@@ -182,7 +182,7 @@ impl ModelRegistry {
                     let wish = Room {
                         device: spot,
                         to_free: required - free[spot],
-                        most: ORDINARY,
+                        most: EvictionRank::ORDINARY,
                         whole: !settings.smart,
                     };
                     plan::room(&scene, wish)

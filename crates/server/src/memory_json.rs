@@ -223,7 +223,7 @@ pub(crate) fn event(event: &Event) -> Value {
         "policy_client" => set_by.and_then(|set_by| somebody(&set_by.client)),
         "origin" => event.origin.as_ref().map(origin),
         "decision" => event.decision,
-        "reason" => event.reason.clone(),
+        "reason" => event.reason.as_ref().map(ToString::to_string),
         "error" => event.error.clone(),
     };
     if !event.places.is_empty() {
@@ -291,7 +291,7 @@ fn step(step: &PlanStep) -> Value {
         "action_bytes" => bytes,
         "policy" => policy(&step.policy),
         "bytes" => step.bytes,
-        "reason" => &step.reason,
+        "reason" => step.reason.to_string(),
     }
     .into()
 }

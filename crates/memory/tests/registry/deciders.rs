@@ -32,7 +32,8 @@ fn consistent(bench: &Bench) {
         else {
             panic!("nobody decided {event:?}");
         };
-        let reason = event.reason.as_deref().unwrap_or_default();
+        let reason = event.reason.as_ref().map(ToString::to_string);
+        let reason = reason.unwrap_or_default();
         let told = [
             ("eject_after set by", Policy::EjectAfter),
             ("keep set by", Policy::Keep),
@@ -259,7 +260,7 @@ fn a_loaded_model_names_every_device() {
         [(bench.name(0), 5 * GIB), (bench.name(1), 3 * GIB)]
     );
     assert_eq!(loaded.origin, Some(by_node("u", "virtual_vram_gb")));
-    assert!(loaded.reason.unwrap().contains("node u"));
+    assert!(loaded.reason.unwrap().to_string().contains("node u"));
 }
 
 /// Item 17: keep belongs to the place in the workflow, not to every file it ever named.
@@ -281,7 +282,7 @@ fn another_file_in_the_same_place_ends_the_old_wish() {
         let ended = last(&bench, "policy.ended");
         assert_eq!(ended.weights.unwrap().to_string(), a.id());
         assert_eq!(ended.policy, Some(Policy::Keep));
-        assert!(ended.reason.unwrap().contains("now uses b"));
+        assert!(ended.reason.unwrap().to_string().contains("now uses b"));
         // A remembered loader does not run again, but means its file when that is used: and the other one counts no more.
         bench.run("3", || bench.touch("3", &[&a]));
         assert_eq!(policy(&a), Some(Policy::Keep), "after {next}");
@@ -338,7 +339,7 @@ fn a_conflict_names_both_clients_and_the_way_out() {
     );
     let conflicts = bench.events(0, "retention.conflict");
     assert_eq!(conflicts.len(), 1);
-    let reason = conflicts[0].reason.as_deref().unwrap();
+    let reason = conflicts[0].reason.as_ref().unwrap().to_string();
     let way_out = format!("DELETE /memory/models/{}", a.id());
     for words in [
         "eject_after set by node 7 of client bob",

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use fresco_memory::{ApiError, FreeNote, FreeRequest, Policy, Removed, State};
+use fresco_memory::{ApiError, FreeNote, FreeRequest, Policy, Reason, Removed, State};
 
 use crate::harness::*;
 
@@ -243,12 +243,12 @@ fn r23_pinned_stays_unless_forced() {
             .iter()
             .find(|step| step.weights == *trio.u.handle.id())
             .unwrap();
-        assert_eq!((step.action.name(), &*step.reason), ("keep", "pinned"));
+        assert_eq!((step.action.name(), &step.reason), ("keep", &Reason::Pinned));
     }
     let said = bench.events(0, "plan.computed");
     assert!(
         said.iter()
-            .any(|event| event.reason.as_deref() == Some("pinned"))
+            .any(|event| event.reason == Some(Reason::Pinned))
     );
     let force = FreeRequest {
         force: true,

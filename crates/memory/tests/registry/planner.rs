@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fresco_memory::plan::{self, Item, KEPT, ORDINARY, PINNED, Room, Scene};
+use fresco_memory::plan::{self, EvictionRank, Item, Room, Scene};
 use fresco_memory::{Action, EvictionPlan, FreeRequest, ModelId, Origin, Policy, SetBy, WeightsId};
 use proptest::prelude::*;
 
@@ -29,7 +29,6 @@ fn item() -> impl Strategy<Value = Item> {
                 model: own.then_some(ModelId(1)),
                 policy,
                 set_by: SetBy::default(),
-                why: policy.to_string(),
                 orphan: orphan && !held && policy == Policy::Auto,
                 ejected,
                 held,
@@ -103,7 +102,11 @@ proptest! {
         scene in scene(),
         device in 1usize..DEVICES,
         to_free in prop_oneof![Just(0u64), 0u64..3000, Just(u64::MAX)],
-        most in prop_oneof![Just(3u8), Just(ORDINARY), Just(PINNED)],
+        most in prop_oneof![
+            Just(EvictionRank::Held),
+            Just(EvictionRank::ORDINARY),
+            Just(EvictionRank::Pinned),
+        ],
         whole in any::<bool>(),
         turn in 0usize..12,
     ) {
@@ -122,7 +125,7 @@ proptest! {
             if let Some(step) = touched(item) {
                 // Never what the load needs, what is pinned only where it may, what is held is never released.
                 prop_assert!(!item.needed);
-                prop_assert!(item.policy != Policy::Pin || most >= PINNED);
+                prop_assert!(item.policy != Policy::Pin || most >= EvictionRank::Pinned);
                 prop_assert!(!(item.held && step.action == Action::Release));
                 prop_assert!(item.bytes[device] > 0);
                 // Nobody of a lower rank is left whole.
@@ -181,7 +184,7 @@ proptest! {
             if item.touched && !asked && !whole {
                 prop_assert_eq!(steps.len(), 1);
                 prop_assert_eq!(steps[0].action, Action::Keep);
-                prop_assert!(!steps[0].reason.is_empty());
+                prop_assert!(!steps[0].reason.to_string().is_empty());
             }
             if item.policy >= Policy::Keep && item.removed.is_none() {
                 prop_assert!(steps.iter().all(|step| step.action == Action::Keep));
@@ -194,7 +197,7 @@ proptest! {
         let plan = plan::host(&scene, to_free, desperate);
         let left = after(&scene, &plan);
         let may_go = |item: &&Item| {
-            item.rank().is_some_and(|rank| rank <= if desperate { KEPT } else { 2 }) && !item.held
+            item.rank().is_some_and(|rank| rank <= if desperate { EvictionRank::Kept } else { EvictionRank::Idle }) && !item.held
         };
         let evictable: u64 = scene.items.iter().filter(may_go).map(|item| item.bytes[0]).sum();
         prop_assert!(on(&scene, 0) - on(&left, 0) >= to_free.min(evictable));
@@ -231,7 +234,6 @@ fn ranks_in_order() {
         model: None,
         policy: Policy::Auto,
         set_by: SetBy::default(),
-        why: String::new(),
         orphan: false,
         ejected: false,
         held: false,
@@ -333,7 +335,7 @@ fn ranks_in_order() {
     let wish = Room {
         device: 1,
         to_free: u64::MAX,
-        most: PINNED,
+        most: EvictionRank::Pinned,
         whole: false,
     };
     let order: Vec<String> = plan::room(&scene, wish)
@@ -347,7 +349,7 @@ fn ranks_in_order() {
     );
     let part = Room {
         to_free: 73,
-        most: ORDINARY,
+        most: EvictionRank::ORDINARY,
         ..wish
     };
     let last = plan::room(&scene, part).steps.pop().unwrap();

@@ -107,6 +107,7 @@ fn orphans_stay_until_their_place_is_needed() {
             .reason
             .as_ref()
             .unwrap()
+            .to_string()
             .contains("nothing refers to it")
     );
 }

@@ -171,7 +171,7 @@ fn r07_two_loaders_of_one_file_keep_beats_eject() {
     assert_eq!((report.claims.len(), report.policy), (2, KEEP));
     let conflicts = bench.events(0, "retention.conflict");
     assert_eq!(conflicts.len(), 1);
-    let reason = conflicts[0].reason.as_ref().unwrap();
+    let reason = conflicts[0].reason.as_ref().unwrap().to_string();
     assert!(
         reason.contains("eject_after set by node b") && reason.contains("keep set by node a"),
         "{reason}"
