@@ -47,7 +47,7 @@ use crate::reply::{Reply, Sender, reply};
 use bodies::EncodedJob;
 use history::EncodedOutcome;
 use passing::Passing;
-use thread::{Command, State};
+use thread::{Command, StoreThread};
 
 /// How much the store holds.
 #[derive(Clone, Copy, Debug)]
@@ -131,7 +131,7 @@ impl JobStore {
     pub fn open(path: &StorePath, limits: Limits) -> Result<Self, StoreError> {
         let published = Arc::new(Published::default());
         let database = schema::open(path)?;
-        let (state, counter) = State::recover(database, limits, published.clone())?;
+        let (state, counter) = StoreThread::recover(database, limits, published.clone())?;
         let (commands, receiver) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("store".into())

@@ -15,7 +15,7 @@ use super::bodies;
 use super::error::StoreError;
 use super::pending::{Body, Facts, Key};
 use super::record::{Next, TakenJob};
-use super::thread::{State, Waiter};
+use super::thread::{StoreThread, Waiter};
 
 /// What is known of the workers.
 pub(super) struct Placement {
@@ -113,10 +113,10 @@ pub(super) fn client_id(body: &Body) -> Option<Arc<str>> {
     id.map(Arc::from)
 }
 
-impl State {
+impl StoreThread {
     /// A worker asks for a job.
     pub(super) fn wait_for_job(&mut self, waiter: Waiter) {
-        if waiter.view.is_some() && !self.pending.has_lines() {
+        if waiter.view.is_some() && !self.queue.pending.has_lines() {
             let clients = self.read_clients().unwrap_or_else(|error| {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
@@ -124,20 +124,21 @@ impl State {
                 );
                 Vec::new()
             });
-            self.pending.form_lines(clients);
+            self.queue.pending.form_lines(clients);
         }
-        self.placement.asks(&waiter);
-        self.waiters.push_back(waiter);
+        self.workers.placement.asks(&waiter);
+        self.workers.waiters.push_back(waiter);
     }
 
     /// A worker is there no more: nothing waits for it, and it asks for nothing.
     pub(super) fn worker_gone(&mut self, name: &str) {
-        self.placement.fleet.gone(name);
+        self.workers.placement.fleet.gone(name);
         let (gone, stay): (VecDeque<Waiter>, VecDeque<Waiter>) = self
+            .workers
             .waiters
             .drain(..)
             .partition(|w| *w.claim.owner == *name);
-        self.waiters = stay;
+        self.workers.waiters = stay;
         for waiter in gone {
             waiter.sender.send(Next::Woken);
         }
@@ -160,19 +161,19 @@ impl State {
 
     /// Hands jobs to waiting workers, in the same transaction that accepted them where possible.
     pub(super) fn serve_waiters(&mut self) -> Result<(), StoreError> {
-        self.placement.look_again = None;
-        while !self.waiters.is_empty()
-            && !self.paused
-            && !self.draining
-            && self.lost.is_none()
+        self.workers.placement.look_again = None;
+        while !self.workers.waiters.is_empty()
+            && !self.queue.paused
+            && !self.queue.draining
+            && self.files.lost.is_none()
             && let Some(Handout {
                 waiter,
                 key,
                 attempts,
             }) = self.next_handout()
         {
-            let facts = self.pending.facts(&key);
-            let (body, sensitive) = self.pending.remove(&key);
+            let facts = self.queue.pending.facts(&key);
+            let (body, sensitive) = self.queue.pending.remove(&key);
             let body = match body {
                 Some(body) => body,
                 None => match bodies::load(&self.database.connection, key.seq) {
@@ -181,14 +182,18 @@ impl State {
                         if let Err(error) = self.reject_unreadable(&key) {
                             // Not the whole batch's affair; it stands aside until the next start.
                             self.undo_one(&error)?;
-                            self.pending.set_held(&key, true);
+                            self.queue.pending.set_held(&key, true);
                         }
                         continue;
                     }
                     Err(e) => return Err(e),
                 },
             };
-            let waiter = self.waiters.remove(waiter).expect("chosen among them");
+            let waiter = self
+                .workers
+                .waiters
+                .remove(waiter)
+                .expect("chosen among them");
             let task = self.lease(
                 &key,
                 attempts,
@@ -199,8 +204,8 @@ impl State {
             self.end_change()?;
             if waiter.view.is_some() {
                 let needs = facts.needs.unwrap_or_default();
-                let now = self.placement.now();
-                let fleet = &mut self.placement.fleet;
+                let now = self.workers.placement.now();
+                let fleet = &mut self.workers.placement.fleet;
                 fleet.took(&waiter.claim.owner, &needs, &facts.client, now);
             }
             let client_id = client_id(&body);
@@ -216,12 +221,12 @@ impl State {
                 client_id,
                 remaining: self.remaining(),
             };
-            self.batch.handouts.push((waiter, Box::new(job)));
+            self.change.batch.handouts.push((waiter, Box::new(job)));
         }
-        if self.woken && !self.waiters.is_empty() {
-            self.woken = false;
-            for waiter in self.waiters.drain(..) {
-                self.placement.rests(&waiter);
+        if self.workers.woken && !self.workers.waiters.is_empty() {
+            self.workers.woken = false;
+            for waiter in self.workers.waiters.drain(..) {
+                self.workers.placement.rests(&waiter);
                 waiter.sender.send(Next::Woken);
             }
         }
@@ -229,24 +234,34 @@ impl State {
     }
 
     fn next_handout(&mut self) -> Option<Handout> {
-        if self.waiters.iter().any(|waiter| waiter.view.is_none()) {
-            let waiter = self.waiters.iter().position(|w| w.view.is_none())?;
-            let (key, attempts) = self.pending.first()?;
+        if self
+            .workers
+            .waiters
+            .iter()
+            .any(|waiter| waiter.view.is_none())
+        {
+            let waiter = self.workers.waiters.iter().position(|w| w.view.is_none())?;
+            let (key, attempts) = self.queue.pending.first()?;
             return Some(Handout {
                 waiter,
                 key: key.clone(),
                 attempts,
             });
         }
-        let retries = self.pending.retries();
-        let local = self.waiters.iter().position(|w| w.claim.term.is_none());
+        let retries = self.queue.pending.retries();
+        let local = self
+            .workers
+            .waiters
+            .iter()
+            .position(|w| w.claim.term.is_none());
         for (key, attempts) in retries.iter().cloned() {
             let (_, needs) = self.known_facts(&key);
             // A worker elsewhere does not take this process down.
-            let suits = |w: &Waiter| w.claim.term.is_some() && self.placement.may_run(w, &needs);
-            let far = self.waiters.iter().position(suits);
+            let suits =
+                |w: &Waiter| w.claim.term.is_some() && self.workers.placement.may_run(w, &needs);
+            let far = self.workers.waiters.iter().position(suits);
             let here = |leased: &super::leases::Leased| leased.deadline.is_none();
-            let alone = !self.running.values().any(here);
+            let alone = !self.queue.running.values().any(here);
             if let Some(waiter) = far.or(local.filter(|_| alone)) {
                 return Some(Handout {
                     waiter,
@@ -260,7 +275,7 @@ impl State {
         }
         let retried =
             |leased: &super::leases::Leased| leased.deadline.is_none() && leased.attempts > 0;
-        if self.running.values().any(retried) {
+        if self.queue.running.values().any(retried) {
             return None;
         }
         self.place_one()
@@ -268,7 +283,10 @@ impl State {
 
     /// Asks the placement who is given what.
     fn place_one(&mut self) -> Option<Handout> {
-        let window = self.pending.window(self.placement.rules.window);
+        let window = self
+            .queue
+            .pending
+            .window(self.workers.placement.rules.window);
         if window.is_empty() {
             return None;
         }
@@ -286,14 +304,14 @@ impl State {
                 front: job.front,
             })
             .collect();
-        let placement = &self.placement;
+        let placement = &self.workers.placement;
         let now = placement.now();
         let choice = placement.fleet.place(&jobs, now, &placement.rules);
         let (job, worker) = match choice {
             Choice::Take { job, worker } => (job, worker),
             Choice::Wait { look_again } => {
                 let at = look_again.and_then(|time| Instant::now().checked_add(time));
-                self.placement.look_again = at;
+                self.workers.placement.look_again = at;
                 let first: Vec<_> = window
                     .iter()
                     .zip(&facts)
@@ -304,20 +322,24 @@ impl State {
                 return None;
             }
         };
-        let mut names = self.waiters.iter().map(|waiter| &waiter.claim.owner);
+        let mut names = self
+            .workers
+            .waiters
+            .iter()
+            .map(|waiter| &waiter.claim.owner);
         let waiter = names.position(|name| *name == worker)?;
         let key = window[job].key.clone();
-        self.pending.take_turn(&key, &window[..job]);
+        self.queue.pending.take_turn(&key, &window[..job]);
         Some(Handout {
             waiter,
-            attempts: self.pending.attempts(&key),
+            attempts: self.queue.pending.attempts(&key),
             key,
         })
     }
 
     /// Says once of each job why nobody takes it.
     fn tell_why(&mut self, jobs: &[(Key, Arc<JobNeeds>)]) {
-        let placement = &mut self.placement;
+        let placement = &mut self.workers.placement;
         for (key, needs) in jobs {
             let Some(lacking) = placement.fleet.lacking(needs) else {
                 continue;
@@ -333,10 +355,13 @@ impl State {
 
     /// Why the first jobs wait, as far as no worker can run them.
     pub(super) fn waiting_reasons(&self) -> Vec<(Arc<str>, Arc<str>)> {
-        let window = self.pending.window(self.placement.rules.window);
+        let window = self
+            .queue
+            .pending
+            .window(self.workers.placement.rules.window);
         let why = |job: &InLine<Key>| {
-            let needs = self.pending.facts(&job.key).needs?;
-            let lacking = self.placement.fleet.lacking(&needs)?;
+            let needs = self.queue.pending.facts(&job.key).needs?;
+            let lacking = self.workers.placement.fleet.lacking(&needs)?;
             Some((job.key.prompt_id.clone(), reason(&lacking)))
         };
         window.iter().filter_map(why).collect()
@@ -344,12 +369,12 @@ impl State {
 
     /// Who submitted a job and what it needs. Asked for once where nobody said so when it was accepted.
     fn known_facts(&mut self, key: &Key) -> (Arc<str>, Arc<JobNeeds>) {
-        let Facts { client, needs } = self.pending.facts(key);
+        let Facts { client, needs } = self.queue.pending.facts(key);
         if let Some(needs) = needs {
             return (client, needs);
         }
         let stored;
-        let body = if let Some(body) = self.pending.body(key.seq) {
+        let body = if let Some(body) = self.queue.pending.body(key.seq) {
             Some(body)
         } else {
             stored = bodies::load(&self.database.connection, key.seq).ok();
@@ -364,7 +389,7 @@ impl State {
             client: client.clone(),
             needs: Some(needs.clone()),
         };
-        self.pending.describe(key.seq, facts);
+        self.queue.pending.describe(key.seq, facts);
         (client, needs)
     }
 }

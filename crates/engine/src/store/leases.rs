@@ -16,7 +16,7 @@ use super::handout::client_id;
 use super::now;
 use super::pending::{Facts, Key};
 use super::record::{Attempt, Claim, LeaseRecord, TakenJob};
-use super::thread::{MAX_ATTEMPTS, RETRY, State};
+use super::thread::{MAX_ATTEMPTS, RETRY, StoreThread};
 
 /// A job that loses its worker so often is held: workers come and go, and only a job that takes them down loses so many.
 const MAX_LOST: u32 = 5;
@@ -55,7 +55,7 @@ fn from_now(term: Duration) -> i64 {
     now().saturating_add(i64::try_from(term.as_millis()).unwrap_or(i64::MAX))
 }
 
-impl State {
+impl StoreThread {
     /// Notes who has a job. In the transaction that hands it out if the lease is to outlive the process.
     pub(super) fn lease(
         &mut self,
@@ -88,12 +88,12 @@ impl State {
                 Map::new()
             },
         };
-        self.running.insert(task, leased);
+        self.queue.running.insert(task, leased);
         Ok(task)
     }
 
     pub(super) fn renew(&mut self, task: u64, term: Duration) {
-        let leased = self.running.get_mut(&task);
+        let leased = self.queue.running.get_mut(&task);
         if let Some(deadline) = leased.and_then(|leased| leased.deadline.as_mut()) {
             *deadline = from_now(term);
         }
@@ -101,7 +101,7 @@ impl State {
 
     /// A job that is leased, for somebody who takes up where a process before this one left off.
     pub(super) fn leased_job(&mut self, task: u64) -> Option<TakenJob> {
-        let leased = self.running.get(&task)?;
+        let leased = self.queue.running.get(&task)?;
         leased.deadline?;
         let body = match bodies::load(&self.database.connection, leased.key.seq) {
             Ok(body) => body,
@@ -134,11 +134,11 @@ impl State {
         task: u64,
         attempt: Attempt,
     ) -> Result<bool, StoreError> {
-        if !self.running.contains_key(&task) || self.is_unsaved(task) {
+        if !self.queue.running.contains_key(&task) || self.is_unsaved(task) {
             return Ok(false);
         }
         self.end_lease(task, attempt)?;
-        if let Some(leased) = self.running.remove(&task) {
+        if let Some(leased) = self.queue.running.remove(&task) {
             self.put_back(leased, attempt);
         }
         Ok(true)
@@ -153,12 +153,17 @@ impl State {
                 deadline: leased.deadline?,
             })
         };
-        self.running.iter().filter_map(record).collect()
+        self.queue.running.iter().filter_map(record).collect()
     }
 
     /// When the first lease ends.
     pub(super) fn first_deadline(&self) -> Option<Instant> {
-        let first = self.running.values().filter_map(|l| l.deadline).min()?;
+        let first = self
+            .queue
+            .running
+            .values()
+            .filter_map(|l| l.deadline)
+            .min()?;
         let left = Duration::from_millis(u64::try_from(first - now()).unwrap_or(0));
         Instant::now().checked_add(left)
     }
@@ -168,6 +173,7 @@ impl State {
         let now = now();
         let is_late = |leased: &Leased| leased.deadline.is_some_and(|at| at <= now);
         let late: Vec<u64> = self
+            .queue
             .running
             .iter()
             .filter(|(_, leased)| is_late(leased))
@@ -187,12 +193,12 @@ impl State {
                     "a lease that ended is not recorded yet"
                 );
                 self.roll_back();
-                if let Some(leased) = self.running.get_mut(&task) {
+                if let Some(leased) = self.queue.running.get_mut(&task) {
                     leased.deadline = Some(now + RETRY.as_millis() as i64);
                 }
                 continue;
             }
-            if let Some(leased) = self.running.remove(&task) {
+            if let Some(leased) = self.queue.running.remove(&task) {
                 tracing::warn!(
                     prompt_id = %leased.key.prompt_id,
                     worker = %leased.owner,
@@ -208,7 +214,7 @@ impl State {
     }
 
     fn end_lease(&mut self, task: u64, attempt: Attempt) -> Result<(), StoreError> {
-        let Some(leased) = self.running.get(&task).cloned() else {
+        let Some(leased) = self.queue.running.get(&task).cloned() else {
             return Ok(());
         };
         let (attempts, reason) = leased.attempts_after(attempt);
@@ -229,11 +235,15 @@ impl State {
     fn put_back(&mut self, leased: Leased, attempt: Attempt) {
         let (attempts, reason) = leased.attempts_after(attempt);
         let held = reason.is_some();
-        self.pending.describe(leased.key.seq, leased.facts);
-        self.pending.keep_secret(leased.key.seq, leased.sensitive);
-        self.pending.insert(leased.key.clone(), attempts, held);
+        self.queue.pending.describe(leased.key.seq, leased.facts);
+        self.queue
+            .pending
+            .keep_secret(leased.key.seq, leased.sensitive);
+        self.queue
+            .pending
+            .insert(leased.key.clone(), attempts, held);
         if let Some(reason) = reason {
-            self.pending.set_reason(&leased.key, reason.into());
+            self.queue.pending.set_reason(&leased.key, reason.into());
         }
     }
 }

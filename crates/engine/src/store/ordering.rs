@@ -10,18 +10,23 @@ use super::bodies::Number;
 use super::error::StoreError;
 use super::pending::Key;
 use super::record::{QueueChange, QueueOutline};
-use super::thread::{PAUSED, State};
+use super::thread::{PAUSED, StoreThread};
 
-impl State {
+impl StoreThread {
     pub(super) fn outline(&self) -> QueueOutline {
-        let keys = self.pending.sorted();
-        let held = keys.iter().filter(|key| self.pending.is_held(key));
+        let keys = self.queue.pending.sorted();
+        let held = keys.iter().filter(|key| self.queue.pending.is_held(key));
         QueueOutline {
-            paused: self.paused,
+            paused: self.queue.paused,
             held: held.map(|key| key.prompt_id.clone()).collect(),
             reasons: keys
                 .iter()
-                .filter_map(|key| Some((key.prompt_id.clone(), self.pending.reason(key)?.clone())))
+                .filter_map(|key| {
+                    Some((
+                        key.prompt_id.clone(),
+                        self.queue.pending.reason(key)?.clone(),
+                    ))
+                })
                 .collect(),
             waiting: self.waiting_reasons(),
             order: keys.iter().map(|key| key.prompt_id.clone()).collect(),
@@ -40,7 +45,7 @@ impl State {
         } = change;
         if let Some(paused) = *paused {
             self.set(PAUSED, paused.then_some("1"))?;
-            self.paused = paused;
+            self.queue.paused = paused;
         }
         for (ids, held) in [(hold, true), (release, false)] {
             for id in ids {
@@ -55,9 +60,9 @@ impl State {
     }
 
     fn set_held(&mut self, id: &str, held: bool) -> Result<(), StoreError> {
-        let keys: Vec<Key> = self.pending.named(id).into_iter().cloned().collect();
+        let keys: Vec<Key> = self.queue.pending.named(id).into_iter().cloned().collect();
         for key in keys {
-            if self.pending.is_held(&key) == held {
+            if self.queue.pending.is_held(&key) == held {
                 continue;
             }
             self.begin()?;
@@ -66,7 +71,7 @@ impl State {
                 .prepare_cached("UPDATE jobs SET held = ?2, held_reason = NULL WHERE seq = ?1")
                 .and_then(|mut s| s.execute(params![key.seq, held]))
                 .map_err(StoreError::sql("hold a job"))?;
-            self.pending.set_held(&key, held);
+            self.queue.pending.set_held(&key, held);
         }
         Ok(())
     }
@@ -74,11 +79,11 @@ impl State {
     /// The numbers stay, the jobs change places among them: what comes later, at the end or before all others, still
     /// goes where it would have gone.
     fn reorder(&mut self, ids: &[&str]) -> Result<(), StoreError> {
-        let now: Vec<Key> = self.pending.by_key().into_iter().cloned().collect();
+        let now: Vec<Key> = self.queue.pending.by_key().into_iter().cloned().collect();
         let mut moved = BTreeSet::new();
         let mut then: Vec<&Key> = Vec::with_capacity(now.len());
         for id in ids {
-            let named = self.pending.named(id).into_iter();
+            let named = self.queue.pending.named(id).into_iter();
             then.extend(named.filter(|key| moved.insert(key.seq)));
         }
         then.extend(now.iter().filter(|key| !moved.contains(&key.seq)));
@@ -92,7 +97,7 @@ impl State {
                 .prepare_cached("UPDATE jobs SET number = ?2, place = ?3 WHERE seq = ?1")
                 .and_then(|mut s| s.execute(params![key.seq, Number(&number), place]))
                 .map_err(StoreError::sql("order the queue"))?;
-            self.pending.rename(&key, number, place);
+            self.queue.pending.rename(&key, number, place);
         }
         Ok(())
     }

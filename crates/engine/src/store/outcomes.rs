@@ -14,7 +14,7 @@ use super::error::StoreError;
 use super::history::{self, EncodedOutcome};
 use super::leases::Leased;
 use super::pending::Key;
-use super::thread::{RETRY, State};
+use super::thread::{RETRY, StoreThread};
 
 /// A refused outcome is shortened after this time; one that is too long for the database at once.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -22,11 +22,11 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const GIVE_UP: Duration = Duration::from_mins(1);
 
 pub(super) struct Unsaved {
-    task: u64,
-    outcome: Arc<EncodedOutcome>,
-    since: Instant,
-    tries: u32,
-    bare: bool,
+    pub(super) task: u64,
+    pub(super) outcome: Arc<EncodedOutcome>,
+    pub(super) since: Instant,
+    pub(super) tries: u32,
+    pub(super) bare: bool,
 }
 
 /// Whether it is the outcome that was refused, not everything by a disk in trouble.
@@ -46,32 +46,35 @@ fn refused_itself(error: &StoreError) -> bool {
     )
 }
 
-impl State {
+impl StoreThread {
     pub(super) fn finish(
         &mut self,
         task: u64,
         outcome: &Arc<EncodedOutcome>,
     ) -> Result<usize, StoreError> {
-        let in_batch = self.batch.outcomes.iter().any(|(t, _)| *t == task);
+        let in_batch = self.change.batch.outcomes.iter().any(|(t, _)| *t == task);
         let waits = self.is_unsaved(task);
-        if self.running.contains_key(&task) && !in_batch && !waits {
+        if self.queue.running.contains_key(&task) && !in_batch && !waits {
             if let Err(error) = self.record(task, outcome) {
                 self.keep_unsaved(task, outcome.clone());
                 return Err(error);
             }
-            self.batch.outcomes.push((task, outcome.clone()));
+            self.change.batch.outcomes.push((task, outcome.clone()));
         }
         Ok(self.remaining())
     }
 
     /// Whether the end of a run is known and could not be written yet.
     pub(super) fn is_unsaved(&self, task: u64) -> bool {
-        self.unsaved.iter().any(|unsaved| unsaved.task == task)
+        self.unsaved
+            .outcomes
+            .iter()
+            .any(|unsaved| unsaved.task == task)
     }
 
     fn record(&mut self, task: u64, outcome: &EncodedOutcome) -> Result<(), StoreError> {
         self.begin()?;
-        match self.running.get(&task).cloned() {
+        match self.queue.running.get(&task).cloned() {
             Some(leased) => self.move_to_history(&leased.key, outcome),
             None => Ok(()),
         }
@@ -89,21 +92,21 @@ impl State {
 
     /// Puts an outcome among those that are tried again.
     pub(super) fn keep_unsaved(&mut self, task: u64, outcome: Arc<EncodedOutcome>) {
-        self.unsaved.push_back(Unsaved {
+        self.unsaved.outcomes.push_back(Unsaved {
             task,
             outcome,
             since: Instant::now(),
             tries: 0,
             bare: false,
         });
-        self.retry_at = Instant::now().checked_add(RETRY);
+        self.unsaved.retry_at = Instant::now().checked_add(RETRY);
     }
 
     /// Tries those again that could not be saved, each in a transaction of its own, until one is refused: that one goes to
     /// the end of the line.
     pub(super) fn save_unsaved(&mut self) {
-        while self.lost.is_none()
-            && let Some(mut unsaved) = self.unsaved.pop_front()
+        while self.files.lost.is_none()
+            && let Some(mut unsaved) = self.unsaved.outcomes.pop_front()
         {
             let saved = self
                 .record(unsaved.task, &unsaved.outcome)
@@ -116,7 +119,7 @@ impl State {
             self.roll_back();
             unsaved.tries += 1;
             self.refused(unsaved, &error);
-            self.retry_at = Instant::now().checked_add(RETRY);
+            self.unsaved.retry_at = Instant::now().checked_add(RETRY);
             return;
         }
     }
@@ -126,6 +129,7 @@ impl State {
         let waited = unsaved.since.elapsed();
         let itself = refused_itself(error);
         let prompt_id = self
+            .queue
             .running
             .get(&unsaved.task)
             .map(|leased| leased.key.prompt_id.clone());
@@ -154,13 +158,13 @@ impl State {
                 unsaved.bare = true;
             }
         }
-        self.unsaved.push_back(unsaved);
+        self.unsaved.outcomes.push_back(unsaved);
     }
 
     /// The job is done and its end cannot be written down. Run again it would do its work twice, so it waits for somebody
     /// to decide.
     fn hold_unrecorded(&mut self, task: u64, error: &StoreError) {
-        let Some(Leased { key, .. }) = self.running.get(&task).cloned() else {
+        let Some(Leased { key, .. }) = self.queue.running.get(&task).cloned() else {
             return;
         };
         let cause = std::error::Error::source(error)

@@ -20,7 +20,7 @@ use super::history;
 use super::now;
 use super::pending::Key;
 use super::schema::{self, Database, StorePath};
-use super::thread::{PAUSED, State};
+use super::thread::{PAUSED, StoreThread};
 
 /// Larger databases are not read through because of a changed time.
 const CHECKED_BYTES: u64 = 256 << 20;
@@ -32,11 +32,11 @@ pub(super) struct Lost {
     pub(super) error: StoreError,
     /// The open ones still have what was written.
     pub(super) readable: bool,
-    trouble: Trouble,
-    tried: Instant,
+    pub(super) trouble: Trouble,
+    pub(super) tried: Instant,
 }
 
-impl State {
+impl StoreThread {
     /// Notices what happened to the files, before anything is written to them.
     pub(super) fn look_after_files(&mut self) {
         let Some(watch) = &mut self.database.watch else {
@@ -44,18 +44,19 @@ impl State {
         };
         let path = watch.path().to_owned();
         let Some(trouble) = watch.look() else {
-            if self.lost.take().is_some() {
+            if self.files.lost.take().is_some() {
                 tracing::info!(path = %path.display(), "the database is back as it was; prompts are accepted again");
             }
             self.look_after_lock(&path);
             return;
         };
         if trouble == Trouble::Touched && self.is_sound(&path) {
-            self.wrote = true;
+            self.change.wrote = true;
             self.note_files();
             return;
         }
         let known = self
+            .files
             .lost
             .as_ref()
             .filter(|lost| lost.trouble == trouble && lost.tried.elapsed() < AGAIN);
@@ -63,6 +64,7 @@ impl State {
             return;
         }
         let first = self
+            .files
             .lost
             .as_ref()
             .is_none_or(|lost| lost.trouble != trouble);
@@ -71,7 +73,7 @@ impl State {
         }
         match self.restore(&path, &trouble) {
             Ok(()) => {
-                self.lost = None;
+                self.files.lost = None;
                 self.publish();
             }
             Err(problem) => {
@@ -86,7 +88,7 @@ impl State {
                     trouble,
                     Trouble::Overwritten | Trouble::Touched | Trouble::LogOverwritten
                 );
-                self.lost = Some(Lost {
+                self.files.lost = Some(Lost {
                     error,
                     readable,
                     trouble,
@@ -98,8 +100,8 @@ impl State {
 
     /// After a write of our own.
     pub(super) fn note_files(&mut self) {
-        if std::mem::take(&mut self.wrote)
-            && self.lost.is_none()
+        if std::mem::take(&mut self.change.wrote)
+            && self.files.lost.is_none()
             && let Some(watch) = &mut self.database.watch
         {
             watch.note();
@@ -111,12 +113,18 @@ impl State {
         if self.database.watch.is_none() {
             return;
         }
-        let rows: Vec<i64> = self.pending.by_key().iter().map(|key| key.seq).collect();
+        let rows: Vec<i64> = self
+            .queue
+            .pending
+            .by_key()
+            .iter()
+            .map(|key| key.seq)
+            .collect();
         for row in rows {
             let Some(texts) = JobTexts::read(&self.database.connection, row) else {
                 continue;
             };
-            if !self.shadow.keep_job(row, Arc::new(texts)) {
+            if !self.files.shadow.keep_job(row, Arc::new(texts)) {
                 return;
             }
         }
@@ -237,13 +245,14 @@ impl State {
     /// All jobs with their texts; an error if one is not known.
     fn known_queue(&self) -> Result<Vec<KnownJob>, String> {
         let db = &self.database.connection;
-        let waiting = self.pending.by_key().into_iter();
+        let waiting = self.queue.pending.by_key().into_iter();
         let waiting = waiting.map(|key| (key, None));
-        let running = self.running.values().map(|l| (&l.key, Some(l)));
+        let running = self.queue.running.values().map(|l| (&l.key, Some(l)));
         waiting
             .chain(running)
             .map(|(key, leased)| {
                 let texts = self
+                    .files
                     .shadow
                     .job(key.seq)
                     .or_else(|| JobTexts::read(db, key.seq).map(Arc::new))
@@ -251,10 +260,11 @@ impl State {
                 Ok(KnownJob {
                     key: key.clone(),
                     texts,
-                    attempts: leased.map_or_else(|| self.pending.attempts(key), |l| l.attempts),
+                    attempts: leased
+                        .map_or_else(|| self.queue.pending.attempts(key), |l| l.attempts),
                     lease: leased.and_then(|l| Some((l.owner.clone(), l.deadline?))),
-                    held: self.pending.is_held(key),
-                    reason: self.pending.reason(key).cloned(),
+                    held: self.queue.pending.is_held(key),
+                    reason: self.queue.pending.reason(key).cloned(),
                 })
             })
             .collect()
@@ -271,7 +281,7 @@ impl State {
         .map_err(&fail)?;
         let mut totals = history::totals(db)?;
         let mut entries = 0;
-        for ended in self.shadow.history() {
+        for ended in self.files.shadow.history() {
             let key = &ended.key;
             db.execute("DELETE FROM bodies WHERE seq = ?1", [key.seq])
                 .and_then(|_| db.execute("DELETE FROM results WHERE seq = ?1", [key.seq]))
@@ -300,7 +310,7 @@ impl State {
             )
             .map_err(&fail)?;
         }
-        let paused = if self.paused {
+        let paused = if self.queue.paused {
             "INSERT OR REPLACE INTO kv (key, value) VALUES (?1, '1')"
         } else {
             "DELETE FROM kv WHERE key = ?1"
@@ -328,7 +338,7 @@ impl State {
     fn take_over(&mut self, database: Database) {
         self.database = database;
         self.begin_marks();
-        let here = self.running.values().filter(|l| l.deadline.is_none());
+        let here = self.queue.running.values().filter(|l| l.deadline.is_none());
         for row in here.map(|l| l.key.seq).collect::<Vec<_>>() {
             if let Err(error) = self.database.marks.set(row) {
                 tracing::warn!(%error, "this run of a job will not count as an attempt");

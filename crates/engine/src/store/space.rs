@@ -5,7 +5,7 @@
 
 use rusqlite::Connection;
 
-use super::thread::State;
+use super::thread::StoreThread;
 
 /// Pages of one slice: 16 MB with pages of 4 KB.
 const SLICE: i64 = 4096;
@@ -13,17 +13,17 @@ const SLICE: i64 = 4096;
 /// back unasked.
 const UNASKED: i64 = 16 * SLICE;
 
-impl State {
+impl StoreThread {
     /// One slice, if there is something to give back.
     pub(super) fn give_back(&mut self) {
         let db = &self.database.connection;
-        if !self.shrinking || self.lost.is_some() || !db.is_autocommit() {
+        if !self.shrinking || self.files.lost.is_some() || !db.is_autocommit() {
             return;
         }
         match slice(db) {
             Ok(left) => {
                 self.shrinking = left;
-                self.wrote = true;
+                self.change.wrote = true;
                 self.note_files();
             }
             Err(error) => {

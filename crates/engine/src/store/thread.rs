@@ -85,17 +85,17 @@ impl Command {
     }
 }
 
-type Afterwards = Box<dyn FnOnce(Option<&StoreError>) + Send>;
+pub(super) type Afterwards = Box<dyn FnOnce(Option<&StoreError>) + Send>;
 
 /// What one transaction is about to make true.
 #[derive(Default)]
 pub(super) struct Batch {
     /// Said once the batch is committed, or has failed.
-    answers: Vec<Afterwards>,
+    pub(super) answers: Vec<Afterwards>,
     pub(super) outcomes: Vec<(u64, Arc<EncodedOutcome>)>,
     pub(super) handouts: Vec<(Waiter, Box<TakenJob>)>,
     /// How many jobs there are after each that was accepted.
-    accepted: Vec<usize>,
+    pub(super) accepted: Vec<usize>,
 }
 
 pub(super) struct Waiter {
@@ -106,41 +106,71 @@ pub(super) struct Waiter {
     pub(super) sender: Sender<Next>,
 }
 
-pub(super) struct State {
-    pub(super) database: Database,
-    pub(super) limits: Limits,
-    pub(super) published: Arc<Published>,
+/// The jobs that have not ended: what `jobs` in the database has, in the order in which it is handed out.
+#[derive(Default)]
+pub(super) struct JobQueue {
     pub(super) pending: Pending,
+    /// By the number of the run.
+    pub(super) running: BTreeMap<u64, Leased>,
     /// Nothing is handed out.
     pub(super) paused: bool,
     /// Nor is anything until the process ends, which nobody is told.
     pub(super) draining: bool,
-    /// By the number of the run.
-    pub(super) running: BTreeMap<u64, Leased>,
-    next_seq: i64,
-    /// What the history holds.
-    pub(super) totals: Totals,
+    pub(super) next_seq: i64,
+}
+
+/// The workers that ask for jobs.
+#[derive(Default)]
+pub(super) struct AskingWorkers {
     pub(super) waiters: VecDeque<Waiter>,
+    /// All are to look around once.
     pub(super) woken: bool,
     /// Who works, where there are several.
     pub(super) placement: Placement,
+}
+
+/// The transaction at work.
+#[derive(Default)]
+pub(super) struct OpenChange {
     pub(super) batch: Batch,
     /// Something was written since the files were last noted.
     pub(super) wrote: bool,
     /// The command at work has a savepoint to go back to.
-    saved: bool,
-    /// Outcomes that were refused, or whose transaction failed.
-    pub(super) unsaved: VecDeque<Unsaved>,
+    pub(super) saved: bool,
+}
+
+/// Outcomes that were refused, or whose transaction failed.
+#[derive(Default)]
+pub(super) struct UnsavedOutcomes {
+    pub(super) outcomes: VecDeque<Unsaved>,
     pub(super) retry_at: Option<Instant>,
-    /// Free space is being given back to the file system.
-    pub(super) shrinking: bool,
+}
+
+/// What is known for the case that somebody damages the files.
+#[derive(Default)]
+pub(super) struct FileCare {
     /// Why nothing can be written, while that is so.
     pub(super) lost: Option<Lost>,
     pub(super) shadow: Shadow,
-    closing: Option<Sender<()>>,
 }
 
-impl State {
+pub(super) struct StoreThread {
+    pub(super) database: Database,
+    pub(super) limits: Limits,
+    pub(super) published: Arc<Published>,
+    pub(super) queue: JobQueue,
+    /// What the history holds.
+    pub(super) totals: Totals,
+    pub(super) workers: AskingWorkers,
+    pub(super) change: OpenChange,
+    pub(super) unsaved: UnsavedOutcomes,
+    pub(super) files: FileCare,
+    /// Free space is being given back to the file system.
+    pub(super) shrinking: bool,
+    pub(super) closing: Option<Sender<()>>,
+}
+
+impl StoreThread {
     /// Reads the queue and puts back the jobs that died with an earlier process. Also gives the first free number of
     /// the priority counter.
     pub(super) fn recover(
@@ -152,23 +182,16 @@ impl State {
             database,
             limits,
             published,
-            pending: Pending::default(),
-            paused: false,
-            draining: false,
-            running: BTreeMap::new(),
-            next_seq: 0,
+            queue: JobQueue::default(),
             totals: Totals::default(),
-            waiters: VecDeque::new(),
-            woken: false,
-            placement: Placement::default(),
-            batch: Batch::default(),
-            wrote: true,
-            saved: false,
-            unsaved: VecDeque::new(),
-            retry_at: None,
+            workers: AskingWorkers::default(),
+            change: OpenChange {
+                wrote: true,
+                ..OpenChange::default()
+            },
+            unsaved: UnsavedOutcomes::default(),
+            files: FileCare::default(),
             shrinking: false,
-            lost: None,
-            shadow: Shadow::default(),
             closing: None,
         };
         state.totals = history::totals(&state.database.connection)?;
@@ -183,7 +206,7 @@ impl State {
         state.note_files();
         let db = &state.database.connection;
         let number = |sql: &str| db.query_row(sql, [], |row| row.get::<_, Option<i64>>(0));
-        state.next_seq = number("SELECT MAX(seq) FROM bodies")
+        state.queue.next_seq = number("SELECT MAX(seq) FROM bodies")
             .map_err(StoreError::sql("read the queue"))?
             .map_or(0, |seq| seq + 1);
         // Old jobs keep their numbers, so new ones must count on from there to queue behind (or, negated, before) them.
@@ -219,7 +242,7 @@ impl State {
         for one in leased {
             tracing::info!(prompt_id = %one.key.prompt_id, worker = %one.owner, "still leased");
             let task = task_number(one.key.seq, one.attempts);
-            self.running.insert(task, one);
+            self.queue.running.insert(task, one);
         }
         Ok(())
     }
@@ -293,10 +316,16 @@ impl State {
             .prepare_cached(&format!("SELECT {WAITING} FROM jobs"))
             .and_then(|mut s| s.query_map([], read_waiting)?.collect())
             .map_err(StoreError::sql("read the queue"))?;
-        jobs.retain(|job| !self.running.values().any(|r| r.key.seq == job.key.seq));
+        jobs.retain(|job| {
+            !self
+                .queue
+                .running
+                .values()
+                .any(|r| r.key.seq == job.key.seq)
+        });
         self.totals = history::totals(db)?;
-        self.pending.replace(jobs);
-        self.paused = self.get(PAUSED)?.is_some();
+        self.queue.pending.replace(jobs);
+        self.queue.paused = self.get(PAUSED)?.is_some();
         Ok(())
     }
 
@@ -332,11 +361,12 @@ impl State {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.waiters
+        self.workers
+            .waiters
             .iter()
             .map(|w| w.deadline)
-            .chain(self.retry_at)
-            .chain(self.placement.look_again)
+            .chain(self.unsaved.retry_at)
+            .chain(self.workers.placement.look_again)
             .chain(self.first_deadline())
             .chain(self.shrinking.then(Instant::now))
             .chain(self.database.watch.as_ref().map(FileWatch::next_look))
@@ -346,22 +376,23 @@ impl State {
     fn expire(&mut self) {
         let now = Instant::now();
         let (late, waiting) = self
+            .workers
             .waiters
             .drain(..)
             .partition(|w: &Waiter| w.deadline <= now);
-        self.waiters = waiting;
+        self.workers.waiters = waiting;
         for waiter in late {
             let waiter: Waiter = waiter;
-            self.placement.rests(&waiter);
+            self.workers.placement.rests(&waiter);
             waiter.sender.send(Next::Timeout);
         }
     }
 
-    fn process(&mut self, commands: &mut VecDeque<Command>) {
-        self.retry_at = None;
+    pub(super) fn process(&mut self, commands: &mut VecDeque<Command>) {
+        self.unsaved.retry_at = None;
         self.look_after_files();
         self.save_unsaved();
-        if self.lost.is_none() {
+        if self.files.lost.is_none() {
             self.end_leases();
         }
         loop {
@@ -413,9 +444,9 @@ impl State {
             }
             Command::WorkerGone(name) => self.worker_gone(&name),
             Command::Leases(to) => to.send(self.leases()),
-            Command::Wake => self.woken = true,
+            Command::Wake => self.workers.woken = true,
             Command::Finish(task, outcome, to) => {
-                if self.lost.is_some() && self.running.contains_key(&task) {
+                if self.files.lost.is_some() && self.queue.running.contains_key(&task) {
                     self.keep_unsaved(task, outcome.clone());
                 }
                 return self.write(to, |s| s.finish(task, &outcome));
@@ -441,7 +472,7 @@ impl State {
                 let result = listing::queue(
                     &self.database.connection,
                     &self.running_rows(),
-                    &self.pending.first_rows(),
+                    &self.queue.pending.first_rows(),
                 );
                 self.say(to, result);
             }
@@ -471,7 +502,7 @@ impl State {
                 self.say(to, result);
             }
             Command::Drain(to) => {
-                self.draining = true;
+                self.queue.draining = true;
                 to.send(());
             }
             Command::Stopping(to) => {
@@ -485,12 +516,12 @@ impl State {
 
     /// Queues an answer for after the commit.
     fn say<T: Send + 'static>(&mut self, to: Answer<T>, result: Result<T, StoreError>) {
-        let result = match &self.lost {
+        let result = match &self.files.lost {
             // What is in the file is not what was written.
             Some(lost) if !lost.readable => Err(lost.error.clone()),
             _ => result,
         };
-        self.batch.answers.push(Box::new(move |failed| {
+        self.change.batch.answers.push(Box::new(move |failed| {
             to.send(match failed {
                 Some(error) => Err(error.clone()),
                 None => result,
@@ -504,11 +535,11 @@ impl State {
         to: Answer<T>,
         change: impl FnOnce(&mut Self) -> Result<T, StoreError>,
     ) -> Result<(), StoreError> {
-        let result = match &self.lost {
+        let result = match &self.files.lost {
             Some(lost) => Err(lost.error.clone()),
             None => change(self),
         };
-        let saved = std::mem::take(&mut self.saved);
+        let saved = std::mem::take(&mut self.change.saved);
         let failed = matches!(&result, Err(StoreError::Sql { .. }));
         let gone = self.database.connection.is_autocommit();
         let ended = match &result {
@@ -542,19 +573,19 @@ impl State {
 
     /// Before each write: begins the transaction, and a savepoint for the change at work.
     pub(super) fn begin(&mut self) -> Result<(), StoreError> {
-        self.wrote = true;
+        self.change.wrote = true;
         if self.database.connection.is_autocommit() {
             self.savepoint("BEGIN IMMEDIATE")?;
         }
-        if !self.saved {
+        if !self.change.saved {
             self.savepoint("SAVEPOINT change")?;
-            self.saved = true;
+            self.change.saved = true;
         }
         Ok(())
     }
 
     pub(super) fn commit(&mut self) -> Result<(), StoreError> {
-        self.saved = false;
+        self.change.saved = false;
         let db = &self.database.connection;
         if !db.is_autocommit() {
             db.prepare_cached("COMMIT")
@@ -565,7 +596,7 @@ impl State {
     }
 
     pub(super) fn roll_back(&mut self) {
-        self.saved = false;
+        self.change.saved = false;
         let db = &self.database.connection;
         if !db.is_autocommit()
             && let Err(error) = db.execute_batch("ROLLBACK")
@@ -575,7 +606,7 @@ impl State {
     }
 
     fn settle(&mut self, failed: Option<StoreError>) {
-        let batch = std::mem::take(&mut self.batch);
+        let batch = std::mem::take(&mut self.change.batch);
         if let Some(error) = &failed {
             tracing::error!(
                 error = error as &dyn std::error::Error,
@@ -586,19 +617,21 @@ impl State {
                 self.keep_unsaved(task, outcome);
             }
             for (waiter, job) in batch.handouts {
-                if let Some(leased) = self.running.remove(&job.task) {
+                if let Some(leased) = self.queue.running.remove(&job.task) {
                     let client = job.client_id.unwrap_or_default();
-                    self.pending.describe(
+                    self.queue.pending.describe(
                         leased.key.seq,
                         Facts {
                             client,
                             needs: None,
                         },
                     );
-                    self.pending.keep_secret(leased.key.seq, job.sensitive);
+                    self.queue
+                        .pending
+                        .keep_secret(leased.key.seq, job.sensitive);
                 }
-                self.placement.asks(&waiter);
-                self.waiters.push_front(waiter);
+                self.workers.placement.asks(&waiter);
+                self.workers.waiters.push_front(waiter);
             }
             if let Err(error) = self.reload() {
                 tracing::error!(
@@ -606,7 +639,7 @@ impl State {
                     "cannot read the queue back"
                 );
             }
-            self.retry_at = Instant::now().checked_add(RETRY);
+            self.unsaved.retry_at = Instant::now().checked_add(RETRY);
             self.publish();
             for answer in batch.answers {
                 answer(failed.as_ref());
@@ -631,7 +664,7 @@ impl State {
             answer(None);
         }
         for (waiter, job) in batch.handouts {
-            if let Some(leased) = self.running.get(&job.task)
+            if let Some(leased) = self.queue.running.get(&job.task)
                 && leased.deadline.is_none()
                 && let Err(error) = self.database.marks.set(leased.key.seq)
             {
@@ -643,10 +676,10 @@ impl State {
 
     /// A job is in the history now.
     pub(super) fn ended(&mut self, task: u64, outcome: Option<Arc<EncodedOutcome>>) {
-        if let Some(Leased { key, .. }) = self.running.remove(&task) {
+        if let Some(Leased { key, .. }) = self.queue.running.remove(&task) {
             self.database.marks.forget(key.seq);
             if let Some(outcome) = outcome {
-                self.shadow.ended(&key, outcome);
+                self.files.shadow.ended(&key, outcome);
             }
         }
     }
@@ -655,28 +688,30 @@ impl State {
         self.published
             .remaining
             .store(self.remaining(), Ordering::Release);
-        self.published.paused.store(self.paused, Ordering::Release);
+        self.published
+            .paused
+            .store(self.queue.paused, Ordering::Release);
         self.published
             .waiting
-            .store(self.pending.ready(), Ordering::Release);
-        let running = self.running.iter();
+            .store(self.queue.pending.ready(), Ordering::Release);
+        let running = self.queue.running.iter();
         let running = running.map(|(task, leased)| (*task, leased.key.prompt_id.clone()));
         *lock(&self.published.handed_out) = running.collect();
     }
 
     pub(super) fn remaining(&self) -> usize {
-        self.pending.len() + self.running.len() - self.batch.outcomes.len()
+        self.queue.pending.len() + self.queue.running.len() - self.change.batch.outcomes.len()
     }
 
     fn enqueue(&mut self, job: EncodedJob) -> Result<Accepted, StoreError> {
-        if self.pending.len() >= self.limits.max_pending {
+        if self.queue.pending.len() >= self.limits.max_pending {
             return Err(StoreError::QueueFull {
                 limit: self.limits.max_pending,
             });
         }
         self.begin()?;
-        let seq = self.next_seq;
-        self.next_seq += 1;
+        let seq = self.queue.next_seq;
+        self.queue.next_seq += 1;
         let EncodedJob {
             prompt_id,
             number,
@@ -687,13 +722,13 @@ impl State {
         } = job;
         texts.insert(&self.database.connection, seq, &number, &prompt_id)?;
         if self.database.watch.is_some() {
-            self.shadow.keep_job(seq, texts);
+            self.files.shadow.keep_job(seq, texts);
         }
-        if self.pending.has_lines() {
+        if self.queue.pending.has_lines() {
             let client = client_id(&body).unwrap_or_default();
-            self.pending.describe(seq, Facts { client, needs });
+            self.queue.pending.describe(seq, Facts { client, needs });
         }
-        self.pending.insert(
+        self.queue.pending.insert(
             Key {
                 number: number.clone(),
                 place: None,
@@ -703,10 +738,10 @@ impl State {
             0,
             false,
         );
-        self.pending.warm(seq, body);
-        self.pending.keep_secret(seq, sensitive);
+        self.queue.pending.warm(seq, body);
+        self.queue.pending.keep_secret(seq, sensitive);
         let remaining = self.remaining();
-        self.batch.accepted.push(remaining);
+        self.change.batch.accepted.push(remaining);
         Ok(Accepted { number, remaining })
     }
 
@@ -716,7 +751,7 @@ impl State {
         tracing::error!(prompt_id = %key.prompt_id, "{message}");
         let failure = Failure::of_job("StoredPromptDamaged", message);
         let outcome = EncodedOutcome::new(JobOutcome::failed(&key.prompt_id, &failure));
-        self.saved = false;
+        self.change.saved = false;
         self.begin()?;
         self.move_to_history(key, &outcome)?;
         self.end_change()
@@ -724,7 +759,7 @@ impl State {
 
     /// A change that no command asked for is made.
     pub(super) fn end_change(&mut self) -> Result<(), StoreError> {
-        if std::mem::take(&mut self.saved) {
+        if std::mem::take(&mut self.change.saved) {
             self.savepoint("RELEASE change")?;
         }
         Ok(())
@@ -735,18 +770,18 @@ impl State {
         id: &str,
         outcome: &Arc<EncodedOutcome>,
     ) -> Result<bool, StoreError> {
-        let Some(key) = self.pending.find(id).cloned() else {
+        let Some(key) = self.queue.pending.find(id).cloned() else {
             return Ok(false);
         };
         self.begin()?;
         self.move_to_history(&key, outcome)?;
-        self.pending.remove(&key);
-        self.shadow.ended(&key, outcome.clone());
+        self.queue.pending.remove(&key);
+        self.files.shadow.ended(&key, outcome.clone());
         Ok(true)
     }
 
     fn delete_pending(&mut self, id: &str) -> Result<bool, StoreError> {
-        let Some(key) = self.pending.find(id).cloned() else {
+        let Some(key) = self.queue.pending.find(id).cloned() else {
             return Ok(false);
         };
         self.begin()?;
@@ -755,13 +790,13 @@ impl State {
             .and_then(|mut s| s.execute([key.seq]))
             .and_then(|_| bodies::delete(db, key.seq))
             .map_err(StoreError::sql("delete a job"))?;
-        self.pending.remove(&key);
-        self.shadow.forget_job(key.seq);
+        self.queue.pending.remove(&key);
+        self.files.shadow.forget_job(key.seq);
         Ok(true)
     }
 
     fn clear_pending(&mut self) -> Result<usize, StoreError> {
-        let count = self.pending.len();
+        let count = self.queue.pending.len();
         if count > 0 {
             self.begin()?;
             let running = self
@@ -777,10 +812,10 @@ impl State {
                      DELETE FROM jobs WHERE seq NOT IN ({running});"
                 ))
                 .map_err(StoreError::sql("clear the queue"))?;
-            for row in self.pending.rows() {
-                self.shadow.forget_job(row);
+            for row in self.queue.pending.rows() {
+                self.files.shadow.forget_job(row);
             }
-            self.pending.clear();
+            self.queue.pending.clear();
             self.shrinking = true;
         }
         Ok(count)
@@ -792,7 +827,7 @@ impl State {
         for id in ids {
             let db = &self.database.connection;
             deleted += usize::from(history::delete(db, id, &mut self.totals)?);
-            self.shadow.forget_ended(id);
+            self.files.shadow.forget_ended(id);
         }
         self.shrinking |= deleted > 0;
         Ok(deleted)
@@ -802,7 +837,7 @@ impl State {
         self.begin()?;
         history::clear(&self.database.connection)?;
         self.totals = Totals::default();
-        self.shadow.forget_history();
+        self.files.shadow.forget_history();
         self.shrinking = true;
         Ok(())
     }
@@ -818,9 +853,9 @@ impl State {
                 body: JobBody::Finished(body),
             }));
         }
-        let mut running = self.running.values().map(|leased| &leased.key);
+        let mut running = self.queue.running.values().map(|leased| &leased.key);
         let running = running.find(|key| &*key.prompt_id == id);
-        let Some(key) = running.or_else(|| self.pending.find(id)) else {
+        let Some(key) = running.or_else(|| self.queue.pending.find(id)) else {
             return Ok(None);
         };
         let (job, body) = listing::queued_job(db, key.seq, running.is_some())?;
@@ -854,7 +889,7 @@ impl State {
     /// An orderly end: what still runs goes back to the queue, and this run does not count as an attempt.
     fn close(&mut self) {
         self.save_unsaved();
-        for waiter in self.waiters.drain(..) {
+        for waiter in self.workers.waiters.drain(..) {
             waiter.sender.send(Next::Closed);
         }
         self.clear_marks();
@@ -869,7 +904,11 @@ impl State {
 
     /// Rows of the jobs that run.
     fn running_rows(&self) -> Vec<i64> {
-        self.running.values().map(|leased| leased.key.seq).collect()
+        self.queue
+            .running
+            .values()
+            .map(|leased| leased.key.seq)
+            .collect()
     }
 }
 
