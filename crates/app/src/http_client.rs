@@ -1,6 +1,5 @@
 //! Asks a server one thing at a time, with TLS where its address says so.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use fresco_graph::{Value, json};
 use tokio_rustls::rustls;
-use ureq::http::Request;
+use ureq::http::{Request, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body};
 
@@ -44,38 +43,30 @@ impl Address {
     /// Reads `http[s]://HOST[:PORT][/PATH]`; without a scheme it is plain.
     fn read(url: &str) -> anyhow::Result<Self> {
         let wrong = || format!("{url} is not an address: it should be like http://127.0.0.1:8188");
-        let (tls, rest) = match url.split_once("://") {
-            None => (false, url),
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest),
-            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest),
-            Some(_) => bail!(wrong()),
+        let whole = match url.contains("://") {
+            true => url.to_owned(),
+            false => format!("http://{url}"),
         };
-        let (place, base) = rest.find('/').map_or((rest, ""), |i| rest.split_at(i));
-        let base = base.split(['?', '#']).next().unwrap_or_default();
-        let (host, port) = match place.strip_prefix('[') {
-            Some(inner) => {
-                let (host, after) = inner.split_once(']').with_context(wrong)?;
-                (format!("[{host}]"), after.strip_prefix(':'))
-            }
-            None => match place.split_once(':') {
-                Some((host, port)) => (host.to_owned(), Some(port)),
-                None => (place.to_owned(), None),
-            },
-        };
-        let plain = |c: char| !c.is_whitespace() && !c.is_control();
-        if host.is_empty() || !url.chars().all(plain) {
+        let uri: Uri = whole.parse().ok().with_context(wrong)?;
+        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
             bail!(wrong());
-        }
-        let port = match port {
+        };
+        let tls = match scheme {
+            "http" => false,
+            "https" => true,
+            _ => bail!(wrong()),
+        };
+        let host = authority.host();
+        let port = match authority.port_u16() {
+            Some(port) => port,
+            None if !authority.as_str().ends_with(host) || host.is_empty() => bail!(wrong()),
             None if tls => 443,
             None => 80,
-            Some(port) => port.parse::<u16>().ok().with_context(wrong)?,
         };
-        let scheme = if tls { "https" } else { "http" };
         Ok(Self {
             tls,
             origin: format!("{scheme}://{host}:{port}"),
-            base: base.trim_end_matches('/').to_owned(),
+            base: uri.path().trim_end_matches('/').to_owned(),
         })
     }
 }
@@ -256,19 +247,6 @@ fn refusal(status: u16, body: Option<&Value>) -> String {
     }
 }
 
-/// Percent-encodes one segment of a path.
-pub(crate) fn segment(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -307,7 +285,6 @@ mod tests {
         let body = json::parse(r#"{"error":{"message":"m","details":"d"}}"#).unwrap();
         assert_eq!(refusal(400, Some(&body)), "d");
         assert_eq!(refusal(500, None), "the server answered with 500");
-        assert_eq!(segment("a.b#c@d/e"), "a.b%23c%40d%2Fe");
     }
 
     #[test]

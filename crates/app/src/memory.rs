@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use fresco_graph::{Value, json, map};
+use fresco_server::encode_segment;
 
 use crate::cli::{MemoryAction, MemoryViewArgs};
-use crate::http_client::{Server, segment};
+use crate::http_client::Server;
 use crate::logging::chain;
 use crate::memory_table::{overview, report, steps};
 use crate::settings::token;
@@ -85,7 +86,7 @@ fn act(server: &Server, action: &MemoryAction, as_json: bool) -> anyhow::Result<
     let set = |id: &str, policy: &str| -> anyhow::Result<String> {
         let id = resolve(server, id)?;
         let body = json::to_string(&map! {"policy" => policy}.into());
-        let path = format!("/api/memory/models/{}", segment(&id));
+        let path = format!("/api/memory/models/{}", encode_segment(&id));
         let model = server.json("PATCH", &path, &body, false)?;
         Ok(shown(&model, as_json, |model| {
             let policy = model.get("effective_policy").and_then(Value::as_str);
@@ -99,7 +100,7 @@ fn act(server: &Server, action: &MemoryAction, as_json: bool) -> anyhow::Result<
         MemoryAction::Eject { id, force } => {
             let id = resolve(server, id)?;
             let force = if *force { "?force=1" } else { "" };
-            let path = format!("/api/memory/models/{}{force}", segment(&id));
+            let path = format!("/api/memory/models/{}{force}", encode_segment(&id));
             let gone = server.json("DELETE", &path, "", false)?;
             Ok(shown(&gone, as_json, |gone| {
                 let status = gone.get("status").and_then(Value::as_str);

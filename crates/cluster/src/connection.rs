@@ -15,6 +15,7 @@ use async_nats::{Client, ConnectOptions, HeaderMap, ServerAddr};
 use bytes::Bytes;
 use fresco_graph::lock;
 use futures_util::StreamExt as _;
+use percent_encoding::percent_decode_str;
 
 /// How long a server may take to answer anything.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
@@ -169,21 +170,7 @@ fn login(servers: &[ServerAddr]) -> Option<(String, Option<String>)> {
 
 /// A part of an address with its `%40` and the like as what they stand for.
 fn unescaped(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('%') {
-        bytes.extend_from_slice(before.as_bytes());
-        let code = after.get(..2).map(|hex| u8::from_str_radix(hex, 16));
-        rest = if let Some(Ok(byte)) = code {
-            bytes.push(byte);
-            &after[2..]
-        } else {
-            bytes.push(b'%');
-            after
-        };
-    }
-    bytes.extend_from_slice(rest.as_bytes());
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 /// Whether somebody listens there.

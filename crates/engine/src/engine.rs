@@ -580,21 +580,7 @@ impl Engine {
 
 /// A random UUID (version 4) in the usual spelling.
 pub fn new_prompt_id() -> Arc<str> {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    // RandomState is seeded from the operating system; two of them give 128 unpredictable bits.
-    let word = || RandomState::new().build_hasher().finish();
-    let bits = (u128::from(word()) << 64) | u128::from(word());
-    let bits = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
-    let hex = format!("{bits:032x}");
-    format!(
-        "{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
-    .into()
+    uuid::Uuid::new_v4().to_string().into()
 }
 
 #[cfg(test)]

@@ -468,9 +468,6 @@ pub(crate) fn weights_id(key: &ContentKey) -> WeightsId {
     let digest = hash.finalize();
     let name = key.files.first().and_then(|file| file.path.file_name());
     let name = name.map_or_else(|| "weights".into(), |name| name.to_string_lossy());
-    let mut id = format!("{name}:{}-", key.component);
-    for byte in &digest[..5] {
-        let _ = write!(id, "{byte:02x}");
-    }
-    WeightsId::new(&id)
+    let digest = hex::encode(&digest[..5]);
+    WeightsId::new(&format!("{name}:{}-{digest}", key.component))
 }

@@ -175,15 +175,11 @@ fn same_secret(given: &str, secret: &str) -> bool {
 
 /// The cookie holds a digest: a stolen cookie jar does not give away the token itself.
 fn cookie_value(token: &str) -> String {
-    use std::fmt::Write as _;
     let digest = Sha256::new()
         .chain_update(b"fresco cookie\0")
         .chain_update(token.as_bytes())
         .finalize();
-    digest.iter().fold(String::new(), |mut s, b| {
-        let _ = write!(s, "{b:02x}");
-        s
-    })
+    hex::encode(digest)
 }
 
 /// Stores the cookie and goes to the same address without the token. A redirect would not do: after a link from another

@@ -16,7 +16,6 @@ mod guard;
 mod health;
 mod history;
 mod hub;
-mod ids;
 mod internal;
 mod job_log;
 mod jobs;
@@ -82,6 +81,7 @@ pub use memory_json::{event_line, room_report};
 pub use metrics::Metrics;
 pub use pack_host::{NoPacks, Packs};
 pub use registries::{Registries, WorkerModels};
+pub use request::encode_segment;
 pub use system::REFERENCE_VERSION;
 
 /// Everything handlers share. Clones are cheap.

@@ -12,8 +12,9 @@ use crate::response;
 use crate::route::Answer;
 
 /// What the server has done since it started.
+#[derive(Default)]
 pub struct Metrics {
-    started: Instant,
+    started: Started,
     requests: AtomicU64,
     /// By first digit of the status, 1 to 5.
     answers: [AtomicU64; 6],
@@ -31,25 +32,11 @@ pub struct Metrics {
     frames_dropped: AtomicU64,
 }
 
-impl Default for Metrics {
+struct Started(Instant);
+
+impl Default for Started {
     fn default() -> Self {
-        Self {
-            started: Instant::now(),
-            requests: AtomicU64::default(),
-            answers: <[AtomicU64; 6]>::default(),
-            answer_bytes: AtomicU64::default(),
-            prompts_accepted: AtomicU64::default(),
-            prompts_refused: AtomicU64::default(),
-            prompts_started: AtomicU64::default(),
-            prompts_success: AtomicU64::default(),
-            prompts_error: AtomicU64::default(),
-            prompts_interrupted: AtomicU64::default(),
-            nodes_run: AtomicU64::default(),
-            sockets: AtomicUsize::default(),
-            frames_sent: AtomicU64::default(),
-            frame_bytes: AtomicU64::default(),
-            frames_dropped: AtomicU64::default(),
-        }
+        Self(Instant::now())
     }
 }
 
@@ -106,154 +93,117 @@ impl Metrics {
     }
 
     pub(crate) fn uptime(&self) -> f64 {
-        self.started.elapsed().as_secs_f64()
+        self.started.0.elapsed().as_secs_f64()
     }
 
     fn render(&self, queue: usize, held: &Held) -> String {
-        let mut page = Page(String::with_capacity(4096));
         let load = |c: &AtomicU64| c.load(Relaxed) as f64;
-        page.family(
+        let weights = fresco_memory::weight_traffic();
+        let class = |at: usize| ["1xx", "2xx", "3xx", "4xx", "5xx"][at - 1];
+        let mut page = Page(String::with_capacity(4096));
+        page.gauge(
             "fresco_queue_remaining",
-            "gauge",
             "Prompts waiting or running.",
+            queue as f64,
         );
-        page.sample("fresco_queue_remaining", "", queue as f64);
-        page.family(
+        page.counters(
             "fresco_prompts_total",
-            "counter",
             "Prompts by what became of them.",
+            "outcome",
+            &[
+                ("accepted", load(&self.prompts_accepted)),
+                ("refused", load(&self.prompts_refused)),
+                ("started", load(&self.prompts_started)),
+                ("success", load(&self.prompts_success)),
+                ("error", load(&self.prompts_error)),
+                ("interrupted", load(&self.prompts_interrupted)),
+            ],
         );
-        for (outcome, counter) in [
-            ("accepted", &self.prompts_accepted),
-            ("refused", &self.prompts_refused),
-            ("started", &self.prompts_started),
-            ("success", &self.prompts_success),
-            ("error", &self.prompts_error),
-            ("interrupted", &self.prompts_interrupted),
-        ] {
-            page.sample(
-                "fresco_prompts_total",
-                &format!("{{outcome=\"{outcome}\"}}"),
-                load(counter),
-            );
-        }
-        page.family(
+        page.counter(
             "fresco_nodes_run_total",
-            "counter",
             "Node executions begun.",
+            load(&self.nodes_run),
         );
-        page.sample("fresco_nodes_run_total", "", load(&self.nodes_run));
-        page.family("fresco_sockets", "gauge", "Open WebSockets.");
-        page.sample("fresco_sockets", "", self.open_sockets() as f64);
-        page.family(
+        page.gauge(
+            "fresco_sockets",
+            "Open WebSockets.",
+            self.open_sockets() as f64,
+        );
+        page.counters(
             "fresco_socket_frames_total",
-            "counter",
             "WebSocket frames by what became of them.",
+            "outcome",
+            &[
+                ("sent", load(&self.frames_sent)),
+                ("dropped", load(&self.frames_dropped)),
+            ],
         );
-        page.sample(
-            "fresco_socket_frames_total",
-            "{outcome=\"sent\"}",
-            load(&self.frames_sent),
-        );
-        page.sample(
-            "fresco_socket_frames_total",
-            "{outcome=\"dropped\"}",
-            load(&self.frames_dropped),
-        );
-        page.family(
+        page.counter(
             "fresco_socket_bytes_total",
-            "counter",
             "Bytes of WebSocket frames sent.",
+            load(&self.frame_bytes),
         );
-        page.sample("fresco_socket_bytes_total", "", load(&self.frame_bytes));
-        page.family(
+        page.counter(
             "fresco_http_requests_total",
-            "counter",
             "Requests received.",
+            load(&self.requests),
         );
-        page.sample("fresco_http_requests_total", "", load(&self.requests));
-        page.family(
+        page.counters(
             "fresco_http_answers_total",
-            "counter",
             "Answers by class of status.",
+            "status",
+            &[1, 2, 3, 4, 5].map(|at| (class(at), load(&self.answers[at]))),
         );
-        for (class, counter) in self.answers.iter().enumerate().skip(1) {
-            page.sample(
-                "fresco_http_answers_total",
-                &format!("{{status=\"{class}xx\"}}"),
-                load(counter),
-            );
-        }
-        page.family(
+        page.counter(
             "fresco_http_answer_bytes_total",
-            "counter",
             "Bytes of answer bodies of known length.",
-        );
-        page.sample(
-            "fresco_http_answer_bytes_total",
-            "",
             load(&self.answer_bytes),
         );
         page.family(
             "fresco_request_body_bytes",
             "gauge",
             "Bytes of request bodies that are coming in or being worked on.",
+            "place",
+            &[
+                ("memory", held.body_memory as f64),
+                ("disk", held.body_disk as f64),
+            ],
         );
-        for (place, bytes) in [("memory", held.body_memory), ("disk", held.body_disk)] {
-            page.sample(
-                "fresco_request_body_bytes",
-                &format!("{{place=\"{place}\"}}"),
-                bytes as f64,
-            );
-        }
-        page.family(
+        page.gauge(
             "fresco_request_memory_bytes",
-            "gauge",
             "Main memory set aside for decoded pictures and large JSON of requests.",
+            held.memory as f64,
         );
-        page.sample("fresco_request_memory_bytes", "", held.memory as f64);
-        page.family(
+        page.counters(
             "fresco_pictures_total",
-            "counter",
             "Pieces of work on pictures for requests, and results given again.",
+            "outcome",
+            &[
+                ("made", held.made as f64),
+                ("repeated", held.repeated as f64),
+            ],
         );
-        for (outcome, count) in [("made", held.made), ("repeated", held.repeated)] {
-            page.sample(
-                "fresco_pictures_total",
-                &format!("{{outcome=\"{outcome}\"}}"),
-                count as f64,
-            );
-        }
-        page.family(
+        page.counters(
             "fresco_weight_bytes_total",
-            "counter",
             "Bytes of model weights by what was done with them in main memory.",
+            "work",
+            &[
+                ("read", weights.read as f64),
+                ("copied", weights.copied as f64),
+                ("converted", weights.converted as f64),
+            ],
         );
-        let weights = fresco_memory::weight_traffic();
-        for (work, bytes) in [
-            ("read", weights.read),
-            ("copied", weights.copied),
-            ("converted", weights.converted),
-        ] {
-            page.sample(
-                "fresco_weight_bytes_total",
-                &format!("{{work=\"{work}\"}}"),
+        page.gauge(
+            "process_uptime_seconds",
+            "Seconds since the server started.",
+            self.uptime(),
+        );
+        if let Some(bytes) = held.resident {
+            page.gauge(
+                "process_resident_memory_bytes",
+                "Main memory held by the process.",
                 bytes as f64,
             );
-        }
-        page.family(
-            "process_uptime_seconds",
-            "gauge",
-            "Seconds since the server started.",
-        );
-        page.sample("process_uptime_seconds", "", self.uptime());
-        if let Some(bytes) = held.resident {
-            page.family(
-                "process_resident_memory_bytes",
-                "gauge",
-                "Main memory held by the process.",
-            );
-            page.sample("process_resident_memory_bytes", "", bytes as f64);
         }
         page.0
     }
@@ -274,12 +224,27 @@ struct Held {
 struct Page(String);
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    /// A figure with a sample for each value of its label; a label without a name stands for no label.
+    fn family(&mut self, name: &str, kind: &str, help: &str, label: &str, samples: &[(&str, f64)]) {
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        for (of, value) in samples {
+            let _ = match label {
+                "" => writeln!(self.0, "{name} {value}"),
+                _ => writeln!(self.0, "{name}{{{label}=\"{of}\"}} {value}"),
+            };
+        }
     }
 
-    fn sample(&mut self, name: &str, labels: &str, value: f64) {
-        let _ = writeln!(self.0, "{name}{labels} {value}");
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "gauge", help, "", &[("", value)]);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, "counter", help, "", &[("", value)]);
+    }
+
+    fn counters(&mut self, name: &str, help: &str, label: &str, samples: &[(&str, f64)]) {
+        self.family(name, "counter", help, label, samples);
     }
 }
 

@@ -192,15 +192,8 @@ pub(crate) async fn all(request: Request) -> Answer {
 
 /// An entity tag that changes with the text.
 fn tag_of(text: &str) -> String {
-    use std::fmt::Write as _;
-
     let digest = Sha256::digest(text.as_bytes());
-    let mut tag = String::from("\"");
-    for byte in &digest[..16] {
-        let _ = write!(tag, "{byte:02x}");
-    }
-    tag.push('"');
-    tag
+    format!("\"{}\"", hex::encode(&digest[..16]))
 }
 
 /// `GET /object_info/{node_class}`.

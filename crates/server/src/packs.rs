@@ -1,6 +1,5 @@
 //! What packs bring for the front-end: scripts, example workflows, translations, sub-graphs.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -187,12 +186,8 @@ fn find_subgraphs(app: &App) -> Subgraphs {
                 .chain_update("custom_node")
                 .chain_update(absolute.as_bytes())
                 .finalize();
-            let id = digest.iter().fold(String::new(), |mut s, b| {
-                let _ = write!(s, "{b:02x}");
-                s
-            });
             out.insert(
-                id,
+                hex::encode(digest),
                 Subgraph {
                     name,
                     pack: pack.clone(),

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use fresco_graph::{Map, Value, json};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::App;
 use crate::body::{self, Stored};
@@ -135,43 +136,24 @@ pub(crate) fn query_value(query: &str, key: &str) -> Option<String> {
 
 /// Undoes percent encoding; bytes that are not UTF-8 become the replacement character. `plus`: `+` is a blank.
 pub(crate) fn decode(text: &str, plus: bool) -> String {
-    if !text.bytes().any(|b| b == b'%' || (plus && b == b'+')) {
-        return text.to_owned();
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    if plus && text.contains('+') {
+        decoded(&text.replace('+', " "))
+    } else {
+        decoded(text)
     }
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    let hex = |b: Option<&u8>| b.and_then(|b| (*b as char).to_digit(16));
-    while i < bytes.len() {
-        match bytes[i] {
-            b'%' => {
-                if let (Some(high), Some(low)) = (hex(bytes.get(i + 1)), hex(bytes.get(i + 2))) {
-                    out.push((high * 16 + low) as u8);
-                    i += 2;
-                } else {
-                    out.push(b'%');
-                }
-            }
-            b'+' if plus => out.push(b' '),
-            other => out.push(other),
-        }
-        i += 1;
-    }
-    String::from_utf8(out).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned())
 }
 
+/// What stands for itself in a segment of a path.
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
 /// Percent-encodes one path segment.
-pub(crate) fn encode_segment(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(byte as char);
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
+pub fn encode_segment(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT).to_string()
 }
 
 #[cfg(test)]
@@ -198,5 +180,6 @@ mod tests {
         assert_eq!(query_value("a=1&c", "c").as_deref(), Some(""));
         assert_eq!(query_value("a=1", "d"), None);
         assert_eq!(encode_segment("a b/\u{e9}"), "a%20b%2F%C3%A9");
+        assert_eq!(encode_segment("a.b#c@d/e"), "a.b%23c%40d%2Fe");
     }
 }

@@ -5,6 +5,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use fresco_graph::{Value, json};
 
+use crate::request::encode_segment;
+
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
 pub(crate) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 pub(crate) const HTML: HeaderValue = HeaderValue::from_static("text/html; charset=utf-8");
@@ -81,13 +83,7 @@ pub(crate) fn disposition(kind: Option<&str>, name: &str) -> HeaderValue {
     let _ = write!(value, "filename=\"{plain}\"");
     if plain != name {
         value.push_str("; filename*=UTF-8''");
-        for byte in name.bytes() {
-            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                value.push(byte as char);
-            } else {
-                let _ = write!(value, "%{byte:02X}");
-            }
-        }
+        value.push_str(&encode_segment(name));
     }
     HeaderValue::from_str(&value).unwrap_or(HeaderValue::from_static("attachment"))
 }

@@ -8,9 +8,9 @@ use fresco_files::write::write_atomic;
 use fresco_files::{PathError, contain};
 use fresco_graph::{Map, Value, json, lock, map};
 use indexmap::IndexMap;
+use uuid::Uuid;
 
 use crate::error::{ApiError, disk_error};
-use crate::ids::uuid;
 use crate::request::{Request, decode};
 use crate::response;
 use crate::route::{Answer, blocking};
@@ -85,7 +85,7 @@ impl Users {
         if table.values().any(|n| n == name) {
             return Err(bad("Duplicate username."));
         }
-        let id = format!("{}_{}", id_part(name), uuid());
+        let id = format!("{}_{}", id_part(name), Uuid::new_v4());
         table.insert(id.clone(), name.to_owned());
         let all: Map = table
             .iter()

@@ -8,11 +8,11 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, WebSocketUpgr
 use axum::http::StatusCode;
 use fresco_graph::{Value, json};
 use futures_util::SinkExt;
+use uuid::Uuid;
 
 use crate::App;
 use crate::error::{ApiError, Code, raised};
 use crate::hub::Socket;
-use crate::ids::hex_id;
 use crate::outbox::Next;
 use crate::request::Request;
 use crate::route::Answer;
@@ -30,7 +30,7 @@ pub(crate) async fn connect(mut request: Request) -> Answer {
     let sid = request
         .query("clientId")
         .filter(|id| !id.is_empty())
-        .unwrap_or_else(hex_id);
+        .unwrap_or_else(|| Uuid::new_v4().simple().to_string());
     if sid.len() > 1024 {
         return Err(ApiError::coded(
             Code::BadName,
