@@ -19,7 +19,6 @@ use fresco_graph::{Map, lock};
 use fresco_memory::{ModelRegistry, Who};
 use fresco_models::detect::Families;
 use fresco_nodes::admission::{self, Asked, Verdict};
-use fresco_server::to_memory_request;
 use fresco_tensor::answer_within;
 
 /// How long a new prompt waits for the sizes of its files. Without them any worker may take it.
@@ -183,17 +182,12 @@ impl MemoryRoom for Room {
         request: &engine::FreeRequest,
         running: Option<&str>,
     ) -> Option<engine::RoomReport> {
-        let report = self.registry.free(&to_memory_request(request), running);
+        let report = self.registry.free(request, running);
         Some(Arc::new(report))
     }
 
     fn note_free(&self, note: engine::FreeNote<'_>) {
-        self.registry.note_free(match note {
-            engine::FreeNote::Noop => fresco_memory::FreeNote::Noop,
-            engine::FreeNote::Deferred { prompt_id } => {
-                fresco_memory::FreeNote::Deferred(prompt_id.into())
-            }
-        });
+        self.registry.note_free(note);
     }
 
     fn cache_reset(&self) {

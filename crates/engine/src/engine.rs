@@ -9,13 +9,13 @@ use fresco_graph::{
     ValidPrompt, Value, lock,
 };
 
-use fresco_placement::WorkerView;
+use fresco_placement::{FreeNote, FreeRequest, WorkerView};
 
 use crate::event::{Event, EventKind, EventSink};
 use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
 use crate::job::JobOutcome;
 use crate::live_registry::LiveRegistry;
-use crate::memory::{FreeNote, FreeReport, FreeRequest, MemoryRoom, NoModels};
+use crate::memory::{FreeReport, MemoryRoom, NoModels};
 use crate::messages::now_ms;
 use crate::panics::catch_panic;
 use crate::reply::{Reply, reply};

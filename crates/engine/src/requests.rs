@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fresco_graph::{Map, Value, lock};
+use fresco_placement::FreeRequest;
 
-use crate::memory::{FreeReport, FreeRequest};
+use crate::memory::FreeReport;
 use crate::reply::Sender;
 use crate::tasks::Bell;
 

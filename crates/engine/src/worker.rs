@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fresco_graph::lock;
-use fresco_placement::WorkerView;
+use fresco_placement::{FreeRequest, WorkerView};
 
 use crate::executor::Executor;
 use crate::job::{JobOutcome, RunControl, RunJob};
-use crate::memory::{FreeReport, FreeRequest, MemoryRoom};
+use crate::memory::{FreeReport, MemoryRoom};
 use crate::panics::catch_panic;
 use crate::requests::FreeRequests;
 use crate::state::ExecutorConfig;

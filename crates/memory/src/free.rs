@@ -10,7 +10,7 @@ use crate::events::event;
 use crate::plan;
 use crate::registry::{ModelRegistry, State};
 use crate::{
-    Action, EvictionPlan, FreeReport, FreeRequest, Freed, ModelReport, Origin, Policy,
+    Action, EvictionPlan, FreeNote, FreeReport, FreeRequest, Freed, ModelReport, Origin, Policy,
     PolicySource, Reason, Trigger, WeightsId, Who,
 };
 
@@ -25,15 +25,6 @@ const DELETE: Origin = Origin::Api {
     request: "DELETE /memory/models",
 };
 
-/// A request to free that is not carried out now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FreeNote {
-    /// It asks for nothing.
-    Noop,
-    /// It waits for the end of this prompt.
-    Deferred(Arc<str>),
-}
-
 /// How a model left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removed {
@@ -45,7 +36,7 @@ pub enum Removed {
 impl ModelRegistry {
     /// Carries a request out. With a prompt that runs: only what no prompt holds; the caller asks again after its end.
     pub fn free(&self, request: &FreeRequest, prompt: Option<&str>) -> FreeReport {
-        if !request.unload_models && !request.free_memory {
+        if request.is_noop() {
             self.note_free(FreeNote::Noop);
             return FreeReport::default();
         }
@@ -117,13 +108,13 @@ impl ModelRegistry {
         self.lock().free_plan(request)
     }
 
-    pub fn note_free(&self, kind: FreeNote) {
-        let draft = match kind {
+    pub fn note_free(&self, note: FreeNote<'_>) {
+        let draft = match note {
             FreeNote::Noop => event("free.noop").trigger(Trigger::Free).origin(REQUEST),
-            FreeNote::Deferred(prompt) => event("free.deferred")
+            FreeNote::Deferred { prompt_id } => event("free.deferred")
                 .trigger(Trigger::Free)
                 .origin(REQUEST)
-                .prompt(&prompt)
+                .prompt(prompt_id)
                 .decision("defer")
                 .reason(Reason::FreeDeferred),
         };
@@ -324,10 +315,7 @@ impl State {
         let Self {
             entries, devices, ..
         } = self;
-        let listed = |spot: usize| match &request.devices {
-            None => true,
-            Some(names) => names.contains(&devices.get(spot).name()),
-        };
+        let listed = request.names_device(&devices.get(0).name());
         for entry in entries.values_mut() {
             let policy = entry.claims.policy();
             let spared = entry.is_held()
@@ -340,7 +328,7 @@ impl State {
                     .any(|name| name == entry.id.as_str() || model(name))
             });
             let on_cpu = entry.handles.values().all(|handle| handle.compute == 0);
-            if !spared && named && on_cpu && listed(0) {
+            if !spared && named && on_cpu && listed {
                 entry.marked_offloaded = true;
             }
         }

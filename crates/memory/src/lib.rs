@@ -39,7 +39,8 @@ pub use events::{EventNumbers, Listener, describe};
 pub use expert::{
     Amount, DeviceTotal, Expert, ExpertCode, ExpertError, Warning, device_order, parse_expert,
 };
-pub use free::{FreeNote, Removed};
+pub use free::Removed;
+pub use fresco_placement::{FreeNote, FreeRequest};
 pub use fresco_tensor::{WeightTraffic, weight_traffic};
 pub use lease::{Handle, Lease};
 pub use oom::OomStep;

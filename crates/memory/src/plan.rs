@@ -316,10 +316,6 @@ pub fn free(
     request: &FreeRequest,
     selected: impl Fn(&WeightsId) -> bool,
 ) -> EvictionPlan {
-    let listed = |name: &str| match &request.devices {
-        None => true,
-        Some(names) => names.iter().any(|n| n == name),
-    };
     let mut items: Vec<&Item> = scene
         .items
         .iter()
@@ -327,14 +323,14 @@ pub fn free(
         .collect();
     items.sort_by_key(|item| (&item.weights, item.model));
     let mut steps = Vec::new();
-    if !request.unload_models && !request.free_memory {
+    if request.is_noop() {
         return EvictionPlan { steps };
     }
     for item in items {
         let places: Vec<usize> = (0..scene.devices.len())
             .filter(|d| item.on(*d) > 0)
             .collect();
-        let here = |device: &usize| listed(&scene.devices[*device]);
+        let here = |device: &usize| request.names_device(&scene.devices[*device]);
         // A list of devices limits what goes: what is also elsewhere only leaves those that are named.
         let all = places.iter().all(here) && (request.devices.is_none() || !places.is_empty());
         if !all && !places.iter().any(here) {

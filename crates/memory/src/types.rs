@@ -446,20 +446,6 @@ pub struct Event {
     pub worker: Option<Arc<str>>,
 }
 
-/// `POST /free` as the worker carries it out.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FreeRequest {
-    pub unload_models: bool,
-    pub free_memory: bool,
-    /// Whether models with policy keep are spared.
-    pub respect: bool,
-    pub force: bool,
-    /// None: all.
-    pub devices: Option<Vec<String>>,
-    /// Weights ids or model ids; none: all.
-    pub models: Option<Vec<String>>,
-}
-
 /// What freeing one model did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Freed {

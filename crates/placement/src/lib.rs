@@ -14,9 +14,11 @@
 //! A job that was put in front waits for nobody but an idle worker that has its weights.
 
 mod fleet;
+mod free;
 mod queue;
 
 pub use fleet::{Choice, Fleet, Lacking, Rules, WaitingJob};
+pub use free::{FreeNote, FreeRequest};
 pub use queue::{FairQueue, InLine};
 
 use std::sync::Arc;

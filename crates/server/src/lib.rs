@@ -76,7 +76,6 @@ pub use fronts::answer_front;
 pub use guard::COOKIE;
 pub use hub::Hub;
 pub use logs::{LogEntry, LogRing};
-pub use memory::to_memory_request;
 pub use memory_json::{event_line, room_report};
 pub use metrics::Metrics;
 pub use pack_host::{NoPacks, Packs};

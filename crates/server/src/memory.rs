@@ -119,29 +119,8 @@ pub(crate) async fn free(mut request: Request) -> Answer {
     Ok(response::empty())
 }
 
-/// A request that went through the engine's queue, for the memory room.
-pub fn to_memory_request(request: &FreeRequest) -> fresco_memory::FreeRequest {
-    let FreeRequest {
-        unload_models,
-        free_memory,
-        respect,
-        force,
-        devices,
-        models,
-    } = request.clone();
-    fresco_memory::FreeRequest {
-        unload_models,
-        free_memory,
-        respect,
-        force,
-        devices,
-        models,
-    }
-}
-
 /// What all workers would do, or the one that is named.
 async fn free_plan(request: &Request, wanted: FreeRequest) -> Result<Value, ApiError> {
-    let wanted = to_memory_request(&wanted);
     let asked = wanted.clone();
     let own = if far::named(request).is_some() {
         Vec::<Value>::new().into()

@@ -67,7 +67,7 @@ fn f02_f06_r24_while_a_prompt_runs_only_what_it_does_not_use() {
     let trio = spread(&bench, None);
     bench.registry.prompt_started("q");
     bench.touch("q", &[&trio.u]);
-    bench.registry.note_free(FreeNote::Deferred("q".into()));
+    bench.registry.note_free(FreeNote::Deferred { prompt_id: "q" });
     let deferred = bench.events(0, "free.deferred");
     assert_eq!(deferred[0].prompt.as_deref(), Some("q"));
     let force = FreeRequest {

@@ -9,7 +9,6 @@ use fresco_memory::{
     BoxError, ContentKey, FileStamp, Handle, HandleOptions, ModelRegistry, Need, Placement, Policy,
     PolicySource, Settings, Unit, Weights, Who,
 };
-use fresco_server::to_memory_request;
 use fresco_tensor::device::Allocation;
 use fresco_tensor::{Device, TensorError};
 
@@ -36,14 +35,11 @@ impl MemoryRoom for Room {
     fn unload_all(&self, _: &str, _: Unload) {}
 
     fn free(&self, request: &FreeRequest, running: Option<&str>) -> Option<RoomReport> {
-        Some(Arc::new(self.0.free(&to_memory_request(request), running)))
+        Some(Arc::new(self.0.free(request, running)))
     }
 
     fn note_free(&self, note: FreeNote<'_>) {
-        self.0.note_free(match note {
-            FreeNote::Noop => fresco_memory::FreeNote::Noop,
-            FreeNote::Deferred { prompt_id } => fresco_memory::FreeNote::Deferred(prompt_id.into()),
-        });
+        self.0.note_free(note);
     }
 
     fn release_caches(&self) {}

@@ -12,7 +12,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Coders and containers of films and sound: heavy dependencies that only nodes and the decoding process need.
     ("fresco-media", &[]),
     ("fresco-models", &["fresco-tensor"]),
-    ("fresco-memory", &["fresco-tensor"]),
+    // What is asked of memory, which the engine hands out, has one type.
+    ("fresco-memory", &["fresco-placement", "fresco-tensor"]),
     (
         "fresco-nodes",
         &[
