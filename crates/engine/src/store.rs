@@ -23,6 +23,8 @@ mod record;
 mod restore;
 mod schema;
 mod shadow;
+#[cfg(test)]
+mod snapshot;
 mod space;
 mod summary;
 mod thread;

@@ -76,7 +76,7 @@ pub(super) struct Facts {
 
 /// The same jobs as several workers see them, those left out that are held or tried again.
 #[derive(Default)]
-struct Lines {
+pub(super) struct Lines {
     queue: FairQueue<Key>,
     facts: BTreeMap<i64, Facts>,
 }
@@ -101,20 +101,20 @@ impl Lines {
 #[derive(Default)]
 pub(super) struct Pending {
     /// Those that may run. Value: runs begun so far.
-    order: BTreeMap<Key, u32>,
+    pub(super) order: BTreeMap<Key, u32>,
     /// Those of them in whose last run the process died. They go before all others, first thing after the start, so
     /// that no other job can be what takes the process down again.
-    retries: BTreeSet<Key>,
+    pub(super) retries: BTreeSet<Key>,
     /// Those that wait until they are released, kept apart so that finding the next one to run does not pass over them.
-    held: BTreeMap<Key, u32>,
+    pub(super) held: BTreeMap<Key, u32>,
     /// The same jobs by id and age.
-    by_id: BTreeMap<(Arc<str>, i64), Key>,
-    reasons: BTreeMap<i64, Arc<str>>,
-    warm: BTreeMap<i64, Body>,
+    pub(super) by_id: BTreeMap<(Arc<str>, i64), Key>,
+    pub(super) reasons: BTreeMap<i64, Arc<str>>,
+    pub(super) warm: BTreeMap<i64, Body>,
     /// Secrets of waiting jobs; never written.
-    sensitive: BTreeMap<i64, Map>,
+    pub(super) sensitive: BTreeMap<i64, Map>,
     /// There only where several workers take jobs.
-    lines: Option<Lines>,
+    pub(super) lines: Option<Lines>,
 }
 
 impl Pending {

@@ -30,10 +30,10 @@ impl Ended {
 
 #[derive(Default)]
 pub(super) struct Shadow {
-    jobs: BTreeMap<i64, Arc<JobTexts>>,
-    job_bytes: usize,
-    ended: VecDeque<Ended>,
-    ended_bytes: usize,
+    pub(super) jobs: BTreeMap<i64, Arc<JobTexts>>,
+    pub(super) job_bytes: usize,
+    pub(super) ended: VecDeque<Ended>,
+    pub(super) ended_bytes: usize,
 }
 
 impl Shadow {

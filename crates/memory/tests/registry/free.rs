@@ -67,7 +67,9 @@ fn f02_f06_r24_while_a_prompt_runs_only_what_it_does_not_use() {
     let trio = spread(&bench, None);
     bench.registry.prompt_started("q");
     bench.touch("q", &[&trio.u]);
-    bench.registry.note_free(FreeNote::Deferred { prompt_id: "q" });
+    bench
+        .registry
+        .note_free(FreeNote::Deferred { prompt_id: "q" });
     let deferred = bench.events(0, "free.deferred");
     assert_eq!(deferred[0].prompt.as_deref(), Some("q"));
     let force = FreeRequest {
@@ -243,7 +245,10 @@ fn r23_pinned_stays_unless_forced() {
             .iter()
             .find(|step| step.weights == *trio.u.handle.id())
             .unwrap();
-        assert_eq!((step.action.name(), &step.reason), ("keep", &Reason::Pinned));
+        assert_eq!(
+            (step.action.name(), &step.reason),
+            ("keep", &Reason::Pinned)
+        );
     }
     let said = bench.events(0, "plan.computed");
     assert!(
