@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use fresco_memory::plan::{self, Item, ORDINARY, Room, Scene};
+use fresco_memory::plan::{self, EvictionRank, Item, Room, Scene};
 use fresco_memory::{Order, Policy, Unit, WeightsId, split_in};
 
 use crate::table::Table;
@@ -36,7 +36,6 @@ fn scene(each: u64) -> Scene {
         model: None,
         policy: [Policy::Auto, Policy::Keep, Policy::EjectAfter][(n % 3) as usize],
         set_by: fresco_memory::SetBy::default(),
-        why: String::new(),
         orphan: n.is_multiple_of(7),
         ejected: false,
         held: n.is_multiple_of(5),
@@ -63,7 +62,7 @@ pub(crate) fn planner(table: &mut Table) -> Result<()> {
     let room = Room {
         device: 1,
         to_free: each * 40,
-        most: ORDINARY,
+        most: EvictionRank::ORDINARY,
         whole: false,
     };
     let begun = Instant::now();
