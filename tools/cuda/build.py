@@ -19,6 +19,9 @@ Beside the archives, made.txt has a line for each module and architecture: the h
 code. Modules whose sources are those of their line are taken from their archive, as they are packed there: a change of one kernel compiles its modules
 alone, and adds little more than them to the repository's history. `--no-cache` compiles all. A check compares both hashes for all
 of them, and compiles those of one architecture again; `--all` compiles every one.
+
+Writes crates/tensor/src/cuda/launches.rs, too, which has the parameters of every kernel as Rust (see launches.py); `--launches` writes it alone, which takes
+a second and no NVRTC.
 """
 
 import argparse
@@ -35,6 +38,8 @@ import struct
 import sys
 import time
 import zlib
+
+import launches
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CUDA = os.path.join(ROOT, "crates", "tensor", "src", "cuda")
@@ -388,7 +393,31 @@ def check_made(jobs, folder, version):
     return archives
 
 
+def write_launches(check):
+    """The parameters of kernels as Rust, or a failure where those that are there are others."""
+    try:
+        made = launches.text(read_jobs(), KERNELS)
+    except launches.SignatureError as error:
+        raise BuildError(str(error)) from error
+    path = os.path.join(CUDA, launches.FILE)
+    old = ""
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            old = file.read()
+    if made == old:
+        return
+    if check:
+        raise BuildError(f"not the parameters of the kernels: {path}; run `cargo xtask cuda --launches`")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(made)
+
+
 def build(arguments):
+    whole = not arguments.only and not arguments.arch
+    if whole:
+        write_launches(arguments.check)
+    if arguments.launches:
+        return
     path = arguments.nvrtc or find_nvrtc()
     jobs = [
         job
@@ -398,7 +427,6 @@ def build(arguments):
     ]
     if not jobs:
         raise BuildError("no module of modules.txt has such a name")
-    whole = not arguments.only and not arguments.arch
     quick = whole and arguments.check and not arguments.all
     if quick:
         kept = check_made(jobs, arguments.out, nvrtc(path).version)
@@ -456,6 +484,7 @@ def main():
     parser.add_argument("--nvrtc", metavar="PATH", help="libnvrtc.so.12; otherwise that of the Python package")
     parser.add_argument("--check", action="store_true", help="write nothing; fail unless the archives are current")
     parser.add_argument("--all", action="store_true", help="check by compiling every architecture again")
+    parser.add_argument("--launches", action="store_true", help="the parameters of kernels in Rust; no archives")
     parser.add_argument("--only", metavar="PART", action="append", help="modules with this in their name; no archives")
     parser.add_argument("--arch", action="append", help="this architecture alone; no archives")
     parser.add_argument("--jobs", type=int, default=2, help="compilations at a time (2)")

@@ -15,6 +15,7 @@ use fresco_server::FrontEnd as Shown;
 use crate::assembly::Assembly;
 use crate::front_end::Pages;
 use fresco_tensor::cuda::{DriverState, driver_state};
+use fresco_tensor::gpu::KernelCode;
 
 use crate::logging::chain;
 use crate::python::{Sites, TemplateFiles};
@@ -113,26 +114,25 @@ fn gpus(report: &mut Report, settings: &ServeSettings) {
         report.line(
             &device.name(),
             format!(
-                "{}, compute capability {}.{}, {} multiprocessors, {:.1} GiB, {:.1} GiB free",
+                "{}, {}, {:.1} GiB, {:.1} GiB free",
                 state.name,
-                state.capability.0,
-                state.capability.1,
-                state.multiprocessors,
+                state.description,
                 gib(state.total),
                 gib(state.free)
             ),
         );
-        let (machine, driver): (Vec<_>, Vec<_>) =
-            state.modules.iter().partition(|(_, compiled)| !compiled);
-        let names = |list: Vec<&(&'static str, bool)>| {
-            let names: Vec<&str> = list.iter().map(|(name, _)| *name).collect();
-            names.join(", ")
-        };
-        if !machine.is_empty() {
-            report.line("  machine code", names(machine));
-        }
-        if !driver.is_empty() {
-            report.line("  compiled by the driver at first use", names(driver));
+        for (code, label) in [
+            (KernelCode::Machine, "  machine code"),
+            (
+                KernelCode::Portable,
+                "  compiled by the driver at first use",
+            ),
+        ] {
+            let modules = state.kernels.iter().filter(|module| module.code == code);
+            let names: Vec<&str> = modules.map(|module| module.name).collect();
+            if !names.is_empty() {
+                report.line(label, names.join(", "));
+            }
         }
         if let Some(reason) = state.failed {
             report.problem(&device.name(), reason);

@@ -1,4 +1,5 @@
-//! `cargo xtask cuda`: compiles the CUDA kernels, or checks that the committed machine code is what their sources make.
+//! `cargo xtask cuda`: compiles the CUDA kernels, or checks that the committed machine code is what their sources make. With `--launches` alone it writes what
+//! Rust knows of their parameters, without the compiler.
 //!
 //! What the program embeds is committed, so building it needs no compiler for kernels; changing a kernel and CI do. The
 //! compiler comes as a Python package and needs no GPU.
@@ -18,6 +19,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     if let Some(flag) = arguments.iter().find(|a| !ALLOWED.contains(&a.as_str())) {
         bail!("{flag:?} is none of {}", ALLOWED.join(", "));
     }
+    if arguments.iter().any(|a| a == LAUNCHES) {
+        return run_command(command("python3", &["tools/cuda/build.py"]).args(arguments));
+    }
     let python = install::kernel_compiler()?;
     let jobs = std::thread::available_parallelism().map_or(2, usize::from);
     let mut build = command(
@@ -27,4 +31,6 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     run_command(build.args(arguments))
 }
 
-const ALLOWED: &[&str] = &["--check", "--all", "--verbose", "--no-cache"];
+const LAUNCHES: &str = "--launches";
+
+const ALLOWED: &[&str] = &["--check", "--all", "--verbose", "--no-cache", LAUNCHES];

@@ -2,9 +2,12 @@
 //! place in every row (`kernels/rows.cu`).
 
 use super::device::CudaDevice;
+use super::launch::PlainLaunch;
+use super::launches::LineTarget;
+use super::launches::rows::{self as launches, LinesKernel, LinesTiled};
 use super::staging::Moment;
 use super::weight::bring_pieces;
-use super::{Address, Args, Format, Kernel, LARGE, Scratch};
+use super::{Address, LARGE, Pointer, Scratch, Shape};
 use crate::error::{Result, TensorError};
 use crate::read_buffer;
 use crate::row_parts::{Number, Order, RowPart, Steps};
@@ -164,8 +167,8 @@ impl Rows<'_> {
         };
         match part.number {
             Number::Bytes(bytes) => self.write_bytes(from, lines, bytes),
-            Number::F16 => self.write("lines_f16", from, lines),
-            Number::Bf16 => self.write("lines_bf16", from, lines),
+            Number::F16 => self.write(LinesKernel::LinesF16, from, lines),
+            Number::Bf16 => self.write(LinesKernel::LinesBf16, from, lines),
         }
     }
 
@@ -177,61 +180,58 @@ impl Rows<'_> {
             Some((lines, values * bytes))
         });
         let (lines, bytes) = several.unwrap_or((lines, bytes));
-        let name = match bytes {
-            1 => "lines_8",
-            2 => "lines_16",
-            _ => "lines_32",
+        let kernel = match bytes {
+            1 => LinesKernel::Lines8,
+            2 => LinesKernel::Lines16,
+            _ => LinesKernel::Lines32,
         };
-        self.write(name, from, lines)
+        self.write(kernel, from, lines)
     }
 
-    fn write(&self, name: &'static str, from: u64, lines: Lines) -> Result<()> {
-        let args = Args::new()
-            .pointer(from)
-            .pointer(self.to)
-            .int(int(self.count)?)
-            .int(int(lines.first)?)
-            .int(int(lines.each)?)
-            .long(lines.steps.expert as i64)
-            .long(lines.steps.row as i64)
-            .long(lines.steps.value as i64)
-            .int(int(self.bytes)?)
-            .int(int(lines.place)?)
-            .int(int(lines.count)?);
-        self.start(name, &args)
+    fn write(&self, kernel: LinesKernel, from: u64, lines: Lines) -> Result<()> {
+        self.start(launches::Lines {
+            kernel,
+            from: Pointer::at(from),
+            to: Pointer::at(self.to),
+            rows: int(self.count)?,
+            first: int(lines.first)?,
+            each: int(lines.each)?,
+            expert_step: lines.steps.expert as i64,
+            row_step: lines.steps.row as i64,
+            value_step: lines.steps.value as i64,
+            place: self.target(lines.place, lines.count)?,
+        })
+    }
+
+    fn target(&self, place: usize, count: usize) -> Result<LineTarget> {
+        Ok(LineTarget {
+            row_bytes: int(self.bytes)?,
+            place: int(place)?,
+            count: int(count)?,
+        })
     }
 
     fn write_tiled(&self, from: u64, part: &RowPart) -> Result<()> {
         debug_assert!(matches!(part.order, Order::Tiles { .. }));
-        let args = Args::new()
-            .pointer(from)
-            .pointer(self.to)
-            .int(int(self.count)?)
-            .int(int(part.first)?)
-            .int(int(part.each)?)
-            .long(part.tiles() as i64)
-            .long(part.count.div_ceil(4) as i64)
-            .int(int(self.bytes)?)
-            .int(int(part.place)?)
-            .int(int(part.count)?);
-        self.start("lines_tiled", &args)
+        self.start(LinesTiled {
+            from: Pointer::at(from),
+            to: Pointer::at(self.to),
+            rows: int(self.count)?,
+            first: int(part.first)?,
+            each: int(part.each)?,
+            expert_step: part.tiles() as i64,
+            across: part.count.div_ceil(4) as i64,
+            place: self.target(part.place, part.count)?,
+        })
     }
 
-    fn start(&self, name: &'static str, args: &Args) -> Result<()> {
+    fn start(&self, launch: impl PlainLaunch) -> Result<()> {
         if self.count == 0 {
             return Ok(());
         }
-        let kernel = Kernel {
-            module: "rows",
-            format: Format::F32,
-            name,
-        };
         // A warp has a row.
         let blocks = self.count.div_ceil(8).min(1 << 15) as u32;
-        let grid = [blocks, 1, 1];
-        match self.moment {
-            Moment::InTurn => self.device.launch(kernel, grid, 256, 0, args),
-            Moment::Ahead => self.device.launch_ahead(kernel, grid, args),
-        }
+        let shape = Shape::row(blocks, 256);
+        self.device.launch_plain(self.moment, shape, launch)
     }
 }

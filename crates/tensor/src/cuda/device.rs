@@ -328,15 +328,20 @@ impl CudaDevice {
     /// What is known of it.
     pub(super) fn state(&self) -> GpuState {
         let (free, kept) = self.driver_memory().unwrap_or_default();
+        let generation = (self.arch() / 10, self.arch() % 10);
         GpuState {
             name: self.name.clone(),
-            capability: (self.arch() / 10, self.arch() % 10),
-            multiprocessors: self.multiprocessors,
+            generation,
+            units: self.multiprocessors,
+            description: format!(
+                "compute capability {}.{}, {} multiprocessors",
+                generation.0, generation.1, self.multiprocessors
+            ),
             total: self.total,
             free,
             used: self.used(),
             kept,
-            modules: kernels::modules(self.target),
+            kernels: kernels::modules(self.target),
             repeats: self.steps.repeats(),
             failed: self.failed.get().cloned(),
         }

@@ -3,13 +3,14 @@
 use std::sync::atomic::AtomicBool;
 
 use super::super::driver::fake::{self, gpu};
+use super::super::launches::elementwise::Fill;
 use super::super::ops::product;
 use super::super::staging::{Moment, Origin};
 use super::super::steps::repeated;
-use super::super::{Address, Args, CopyEnd, CudaValue, Kernel, MatrixShape};
+use super::super::{Address, CopyEnd, CudaValue, MatrixShape, Shape};
 use super::*;
 use crate::formats::{RowFormat, RowKind};
-use crate::gpu::{Finish, Treatment, Window};
+use crate::gpu::{Finish, KernelCode, Treatment, Window};
 use crate::{Dtype, Stored};
 
 fn device() -> Arc<CudaDevice> {
@@ -80,7 +81,12 @@ fn one_card_computes_as_another() {
     assert_eq!((ada.arch(), ada.hopper(), ada.has_fp8()), (89, false, true));
     // As much shared memory as such a card has; and the driver compiles, because machine code is for one generation.
     assert_eq!(ada.shared_limit(), 99 << 10);
-    assert!(ada.state().modules.iter().all(|(_, compiled)| *compiled));
+    assert!(
+        ada.state()
+            .kernels
+            .iter()
+            .all(|module| module.code == KernelCode::Portable)
+    );
     assert!(open("9.0").unwrap().hopper());
     for text in ["12.0", "6.1", "89", "8.x", "8.10", ""] {
         let reason = open(text).err().unwrap();
@@ -238,12 +244,12 @@ fn an_error_that_ends_the_context_is_remembered_and_survived() {
     assert!(failed(device.take(1).unwrap_err()));
     assert!(failed(device.upload(block.address(), &[1]).unwrap_err()));
     assert!(failed(device.synchronize().unwrap_err()));
-    let kernel = Kernel {
-        module: "elementwise",
-        format: Format::F32,
-        name: "fill",
+    let fill = Fill {
+        to: (&block).into(),
+        value: 0.0,
+        total: 1,
     };
-    let launched = device.launch(kernel, [1, 1, 1], 32, 0, &Args::new());
+    let launched = device.launch(Format::F32, Shape::row(1, 32), fill);
     assert!(failed(launched.unwrap_err()));
     drop(block);
     device.trim();

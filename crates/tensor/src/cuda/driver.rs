@@ -91,6 +91,26 @@ pub(crate) struct Shape {
     pub(crate) shared: u32,
 }
 
+impl Shape {
+    /// A grid of blocks of so many threads, without shared memory that is asked for at the start.
+    pub(crate) const fn new(grid: [u32; 3], block: u32) -> Self {
+        Self {
+            grid,
+            block,
+            shared: 0,
+        }
+    }
+
+    /// Blocks in a row.
+    pub(crate) const fn row(blocks: u32, block: u32) -> Self {
+        Self::new([blocks, 1, 1], block)
+    }
+
+    pub(crate) const fn with_shared(self, shared: u32) -> Self {
+        Self { shared, ..self }
+    }
+}
+
 macro_rules! functions {
     ($($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
         /// Addresses of the driver's functions.

@@ -192,6 +192,10 @@ impl GpuDevice for CudaDevice {
         merge::can_write(dtype)
     }
 
+    fn merges(&self, weight: &dyn GpuWeight) -> bool {
+        cuda_value(weight).is_ok_and(merge::can_read)
+    }
+
     fn offer_merged_weight(
         &self,
         weight: &dyn GpuWeight,
@@ -199,14 +203,12 @@ impl GpuDevice for CudaDevice {
         how: MergedWeight,
         to: &GpuMemory,
         place: &mut u64,
-    ) -> Result<Option<GpuValue>> {
-        let Some(sum) = merge::grown(cuda_value(weight)?, growths)? else {
-            return Ok(None);
-        };
+    ) -> Result<GpuValue> {
+        let sum = merge::grown(cuda_value(weight)?, growths)?;
         let shape = vec![how.matrix.out, how.matrix.channels];
         let value = CudaValue::place(how.dtype, shape, Some(how.matrix), to, place);
         merge::write(&sum, value.address(), how.dtype, how.seed)?;
-        Ok(Some(Box::new(value)))
+        Ok(Box::new(value))
     }
 }
 

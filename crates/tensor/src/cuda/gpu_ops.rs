@@ -9,9 +9,9 @@ use crate::cpu::attention::Sizes;
 use crate::elementwise::{Binary, Unary};
 use crate::error::Result;
 use crate::gpu::{
-    Activation, AxisTaps, Behind, Finish, Format, Fusion, GpuBuffer, GpuMask, GpuOps, GpuSlice,
-    GpuWeight, GroupNormSpec, HeadAngles, HeadSizes, HeadTokens, More, RopePairs, RowNorm, Shaped,
-    Treatment, Values, WeightWithBias, Window, composed,
+    Activation, AxisTaps, COMPOSITIONS, Finish, Format, Fusion, GpuBuffer, GpuFusions, GpuMask,
+    GpuOps, GpuSlice, GpuWeight, GroupNormSpec, HeadAngles, HeadSizes, HeadTokens, RopePairs,
+    RowNorm, Shaped, SkipLayer, TrailingColumns, Treatment, ValueRows, WeightWithBias, Window,
 };
 use crate::nn::MlpJoin;
 use crate::reduce::Reduction;
@@ -194,10 +194,13 @@ impl GpuOps for CudaDevice {
         picture::window_means(from, sizes, to)
     }
 
+    fn own_fusions(&self) -> &dyn GpuFusions {
+        self
+    }
+}
+
+impl GpuFusions for CudaDevice {
     fn fuses(&self, fusion: Fusion, format: Format) -> bool {
-        if composed::composes() {
-            return true;
-        }
         match fusion {
             Fusion::LinearEach | Fusion::GroupNormOfTwo | Fusion::ConvAndLinear => {
                 self.fuses_on_hopper(format)
@@ -208,17 +211,14 @@ impl GpuOps for CudaDevice {
     }
 
     fn joins_heads(&self, format: Format, d: usize, apart: bool, row: usize) -> bool {
-        composed::composes() || heads::fits(format, d, apart, row)
+        heads::fits(format, d, apart, row)
     }
 
     fn reads_values_in_rows(&self, sizes: Sizes, format: Format, row: usize) -> bool {
-        composed::composes() || attention::reads_rows(self, format, sizes, row)
+        attention::reads_rows(self, format, sizes, row)
     }
 
     fn offer_guide(&self, cond: &GpuBuffer, uncond: &GpuBuffer, scale: f32) -> Result<GpuBuffer> {
-        if composed::composes() {
-            return composed::guide(cond, uncond, scale);
-        }
         elementwise::guide(cond, uncond, scale)
     }
 
@@ -229,30 +229,18 @@ impl GpuOps for CudaDevice {
         sigma: f32,
         change: f32,
     ) -> Result<GpuBuffer> {
-        if composed::composes() {
-            return composed::euler(x, denoised, sigma, change);
-        }
         elementwise::euler(x, denoised, sigma, change)
     }
 
     fn offer_geglu(&self, from: &GpuBuffer, half: usize) -> Result<GpuBuffer> {
-        if composed::composes() {
-            return composed::geglu(from, half);
-        }
         misc::geglu(from, half)
     }
 
     fn offer_swiglu(&self, gate: &GpuBuffer, value: &GpuBuffer) -> Result<GpuBuffer> {
-        if composed::composes() {
-            return composed::swiglu(gate, value);
-        }
         modulate::swiglu(gate, value)
     }
 
     fn offer_swiglu_halves(&self, x: &GpuBuffer, width: usize) -> Result<GpuBuffer> {
-        if composed::composes() {
-            return composed::swiglu_halves(x, width);
-        }
         modulate::swiglu_halves(x, width)
     }
 
@@ -264,9 +252,6 @@ impl GpuOps for CudaDevice {
         out: &GpuBuffer,
         rows: (usize, usize),
     ) -> Result<()> {
-        if composed::composes() {
-            return composed::modulate(x, scale, shift, out, rows);
-        }
         modulate::modulate(x, scale, shift, out, rows)
     }
 
@@ -278,9 +263,6 @@ impl GpuOps for CudaDevice {
         out: &GpuBuffer,
         rows: (usize, usize),
     ) -> Result<()> {
-        if composed::composes() {
-            return composed::add_gated(x, gate, y, out, rows);
-        }
         modulate::add_gated(x, gate, y, out, rows)
     }
 
@@ -290,9 +272,6 @@ impl GpuOps for CudaDevice {
         from: &GpuBuffer,
         slopes: &GpuBuffer,
     ) -> Result<()> {
-        if composed::composes() {
-            return composed::negative_slopes(to, from, slopes);
-        }
         picture::negative_slopes(to, from, slopes)
     }
 
@@ -302,12 +281,10 @@ impl GpuOps for CudaDevice {
         rows: usize,
         parts: usize,
     ) -> Result<Vec<GpuBuffer>> {
-        if !composed::composes()
-            && let Some(found) = arrange::split_rows(from, rows, parts)?
-        {
+        if let Some(found) = arrange::split_rows(from, rows, parts)? {
             return Ok(found);
         }
-        composed::split_rows(from, rows, parts)
+        COMPOSITIONS.offer_split_rows(from, rows, parts)
     }
 
     fn offer_upsample_nearest(
@@ -316,9 +293,6 @@ impl GpuOps for CudaDevice {
         sizes: [usize; 4],
         to: [usize; 2],
     ) -> Result<GpuBuffer> {
-        if composed::composes() {
-            return composed::upsample_nearest(from, sizes, to);
-        }
         arrange::upsample_nearest(from, sizes, to)
     }
 
@@ -328,12 +302,10 @@ impl GpuOps for CudaDevice {
         behind: &GpuBuffer,
         of: GroupNormSpec<'_>,
     ) -> Result<GpuBuffer> {
-        if !composed::composes()
-            && let Some(found) = norm::group_norm_of_two(x, behind, of)?
-        {
+        if let Some(found) = norm::group_norm_of_two(x, behind, of)? {
             return Ok(found);
         }
-        composed::group_norm_of_two(x, behind, of)
+        COMPOSITIONS.offer_group_norm_of_two(x, behind, of)
     }
 
     fn offer_linear_of_norm(
@@ -344,28 +316,22 @@ impl GpuOps for CudaDevice {
         treatment: Treatment<'_>,
         finish: Finish<'_>,
     ) -> Result<GpuBuffer> {
-        if composed::composes() {
-            return composed::linear_of_norm(weight, x, norm, treatment, finish);
-        }
         product::linear_of_norm(cuda_value(weight)?, x, norm, treatment, finish)
     }
 
     fn offer_linear_of_two(
         &self,
         weight: &dyn GpuWeight,
-        x: (&GpuBuffer, Behind<'_>),
+        x: (&GpuBuffer, TrailingColumns<'_>),
         rows: usize,
         treatment: Treatment<'_>,
         finish: Finish<'_>,
     ) -> Result<GpuBuffer> {
-        if !composed::composes() {
-            let value = cuda_value(weight)?;
-            let found = product::linear_of_two(value, x, rows, treatment, finish)?;
-            if let Some(found) = found {
-                return Ok(found);
-            }
+        let value = cuda_value(weight)?;
+        if let Some(found) = product::linear_of_two(value, x, rows, treatment, finish)? {
+            return Ok(found);
         }
-        composed::linear_of_two(weight, x, rows, treatment, finish)
+        COMPOSITIONS.offer_linear_of_two(weight, x, rows, treatment, finish)
     }
 
     fn offer_linear_geglu(
@@ -376,9 +342,6 @@ impl GpuOps for CudaDevice {
         treatment: Treatment<'_>,
         bias: Option<GpuSlice<'_>>,
     ) -> Result<GpuBuffer> {
-        if composed::composes() {
-            return composed::linear_geglu(weight, x, rows, treatment, bias);
-        }
         product::geglu(cuda_value(weight.0)?, x, rows, treatment, bias)
     }
 
@@ -388,12 +351,10 @@ impl GpuOps for CudaDevice {
         x: &GpuBuffer,
         rows: usize,
     ) -> Result<Vec<GpuBuffer>> {
-        if !composed::composes()
-            && let Some(found) = product::each(weights, x, rows)?
-        {
+        if let Some(found) = product::each(weights, x, rows)? {
             return Ok(found);
         }
-        composed::linear_each(weights, x, rows)
+        COMPOSITIONS.offer_linear_each(weights, x, rows)
     }
 
     fn offer_few_rows(
@@ -402,27 +363,22 @@ impl GpuOps for CudaDevice {
         x: &GpuBuffer,
         rows: usize,
     ) -> Result<Vec<GpuBuffer>> {
-        if composed::composes() {
-            return composed::linear_each(layers, x, rows);
-        }
         product::few_rows(layers, x, rows)
     }
 
-    fn offer_conv_and_more(
+    fn offer_conv_with_skip(
         &self,
         weight: &dyn GpuWeight,
         x: &GpuBuffer,
         window: Window,
         finish: Finish<'_>,
-        more: More<'_>,
+        skip: SkipLayer<'_>,
     ) -> Result<GpuBuffer> {
-        if !composed::composes() {
-            let value = cuda_value(weight)?;
-            if let Some(found) = product::conv_and_more(value, x, window, finish, more)? {
-                return Ok(found);
-            }
+        let value = cuda_value(weight)?;
+        if let Some(found) = product::conv_with_skip(value, x, window, finish, skip)? {
+            return Ok(found);
         }
-        composed::conv_and_more(weight, x, window, finish, more)
+        COMPOSITIONS.offer_conv_with_skip(weight, x, window, finish, skip)
     }
 
     fn offer_join_heads(
@@ -434,8 +390,8 @@ impl GpuOps for CudaDevice {
     ) -> Result<()> {
         let apart = angles.is_some_and(|angles| angles.apart);
         let format = to.0[0].format();
-        if composed::composes() || !heads::fits(format, sizes.d, apart, part.row_width) {
-            return composed::join_heads(to, sizes, part, angles);
+        if !heads::fits(format, sizes.d, apart, part.row_width) {
+            return COMPOSITIONS.offer_join_heads(to, sizes, part, angles);
         }
         heads::join_heads(to, sizes, part, angles)
     }
@@ -444,12 +400,12 @@ impl GpuOps for CudaDevice {
         &self,
         sizes: Sizes,
         qk: [&GpuBuffer; 2],
-        values: Values<'_>,
+        values: ValueRows<'_>,
         scale: f32,
     ) -> Result<GpuBuffer> {
         let fits = attention::reads_rows(self, qk[0].format(), sizes, values.row);
-        if composed::composes() || !fits {
-            return composed::attention_in_rows(sizes, qk, values, scale);
+        if !fits {
+            return COMPOSITIONS.offer_attention_in_rows(sizes, qk, values, scale);
         }
         attention::attention_in_rows(sizes, qk, values, scale)
     }
@@ -457,11 +413,11 @@ impl GpuOps for CudaDevice {
     fn offer_join_activated(
         &self,
         seen: (&GpuBuffer, usize),
-        behind: Behind<'_>,
+        behind: TrailingColumns<'_>,
         kind: MlpJoin,
     ) -> Result<GpuBuffer> {
-        if composed::composes() || !heads::joins(seen, behind, kind) {
-            return composed::join_activated(seen, behind, kind);
+        if !heads::joins(seen, behind, kind) {
+            return COMPOSITIONS.offer_join_activated(seen, behind, kind);
         }
         heads::join_activated(seen, behind, kind)
     }
@@ -472,9 +428,6 @@ impl GpuOps for CudaDevice {
         sizes: [usize; 4],
         factors: &GpuBuffer,
     ) -> Result<GpuBuffer> {
-        if composed::composes() {
-            return composed::channel_attention(qkv, sizes, factors);
-        }
         picture::channel_attention(qkv, sizes, factors)
     }
 }

@@ -4,6 +4,8 @@ use std::io::Read;
 
 use flate2::read::DeflateDecoder;
 
+use crate::gpu::{KernelCode, KernelModule};
+
 /// One architecture's modules in a file: names, places, and packed code.
 struct Archive {
     /// The least compute capability that runs it, and the one from which on it does not; as 80 for 8.0.
@@ -135,13 +137,18 @@ pub(super) fn image(module: &str, target: Target) -> Option<Image> {
         })
 }
 
-/// Names of the modules that a card has, with whether the driver has to compile them.
-pub(super) fn modules(target: Target) -> Vec<(&'static str, bool)> {
-    let mut found: Vec<(&str, bool)> = Vec::new();
+/// The modules that a card has.
+pub(super) fn modules(target: Target) -> Vec<KernelModule> {
+    let mut found: Vec<KernelModule> = Vec::new();
     for archive in ARCHIVES.iter().filter(|archive| archive.suits(target)) {
+        let code = if archive.ptx {
+            KernelCode::Portable
+        } else {
+            KernelCode::Machine
+        };
         for (name, ..) in entries(archive) {
-            if !found.iter().any(|(other, _)| *other == name) {
-                found.push((name, archive.ptx));
+            if !found.iter().any(|other| other.name == name) {
+                found.push(KernelModule { name, code });
             }
         }
     }
@@ -164,8 +171,9 @@ mod tests {
             assert!(all.len() > 5, "{arch}: {all:?}");
             // The driver has to compile for generations that were not known.
             let unknown = matches!(arch, 110 | 130);
-            assert!(all.iter().all(|(_, ptx)| *ptx == unknown), "{arch}");
-            for (name, ptx) in all {
+            for KernelModule { name, code } in all {
+                let ptx = code == KernelCode::Portable;
+                assert_eq!(ptx, unknown, "{arch}");
                 let image = image(name, card(arch)).unwrap_or_else(|| panic!("{arch} {name}"));
                 assert_eq!(image.ptx, ptx);
                 let start: &[u8] = if ptx { b"//\n" } else { b"\x7fELF" };
@@ -183,10 +191,10 @@ mod tests {
         };
         let all = modules(as_ada);
         let of_ada = modules(card(89));
-        assert!(all.iter().all(|(_, ptx)| *ptx));
+        assert!(all.iter().all(|all| all.code == KernelCode::Portable));
         assert_eq!(all.len(), of_ada.len());
-        for (name, _) in of_ada {
-            assert!(all.iter().any(|(other, _)| *other == name), "{name}");
+        for KernelModule { name, .. } in of_ada {
+            assert!(all.iter().any(|other| other.name == name), "{name}");
         }
     }
 

@@ -1,7 +1,8 @@
 //! Starting kernels.
 //!
-//! A kernel is told addresses and sizes, and the driver cannot check them: what stands in `ops` answers for them. Nothing
-//! outside of this module can start one.
+//! What a kernel takes stands in `launches`, which is made from the kernels' own signatures: a number of another type, too many of them, or one that was
+//! forgotten do not compile. The driver cannot check addresses and sizes: what stands in `ops` answers for them. Nothing outside of this module can start a
+//! kernel.
 
 #![expect(
     unsafe_code,
@@ -9,22 +10,272 @@
 )]
 
 use std::ffi::c_void;
+use std::marker::PhantomData;
 
 use super::device::CudaDevice;
 use super::driver::{Shape, Shared, TensorMap};
-use super::{Format, profile, steps};
+use super::staging::Moment;
+use super::{Address, Format, GpuBuffer, GpuMemory, profile, steps};
 use crate::error::{Result, TensorError};
+use crate::gpu::GpuSlice;
 
 /// A kernel by its module, without the suffix for the format of elements, and its name.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kernel {
-    pub(crate) module: &'static str,
-    pub(crate) format: Format,
-    pub(crate) name: &'static str,
+pub(super) struct Kernel {
+    pub(super) module: &'static str,
+    pub(super) format: Format,
+    pub(super) name: &'static str,
 }
 
-/// What a kernel is told, in the order of its parameters.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+impl Kernel {
+    fn of(launch: &impl Launch, format: Format) -> Self {
+        let (module, name) = launch.names();
+        Self {
+            module,
+            format,
+            name,
+        }
+    }
+}
+
+/// An element in the format of the kernel's module.
+#[derive(Clone, Copy)]
+pub(crate) struct Element;
+
+/// Bytes in a format that the kernel's name says.
+#[derive(Clone, Copy)]
+pub(crate) struct Unit;
+
+/// What kernels point to: whether a buffer of a format may be meant.
+pub(crate) trait Pointee {
+    fn holds(format: Format) -> bool;
+}
+
+/// Integers on a device lie in buffers of as many floats.
+macro_rules! pointees {
+    ($($kind:ty: $format:pat),*) => {
+        $(impl Pointee for $kind {
+            fn holds(format: Format) -> bool {
+                matches!(format, $format)
+            }
+        })*
+    };
+}
+pointees! {
+    Element: _,
+    Unit: _,
+    f32: Format::F32,
+    u32: Format::F32,
+    [u32; 4]: _
+}
+
+/// An address of the device as a parameter, or none.
+pub(crate) struct Pointer<T> {
+    address: u64,
+    to: PhantomData<T>,
+}
+
+impl<T> Pointer<T> {
+    pub(crate) const NONE: Self = Self::at(0);
+
+    pub(crate) const fn at(address: u64) -> Self {
+        Self {
+            address,
+            to: PhantomData,
+        }
+    }
+}
+
+impl<T> Clone for Pointer<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Pointer<T> {}
+
+impl<T: Pointee> From<&GpuBuffer> for Pointer<T> {
+    fn from(buffer: &GpuBuffer) -> Self {
+        debug_assert!(T::holds(buffer.format()), "a buffer of another format");
+        Self::at(buffer.address())
+    }
+}
+
+impl<T> From<&GpuMemory> for Pointer<T> {
+    fn from(memory: &GpuMemory) -> Self {
+        Self::at(memory.address())
+    }
+}
+
+impl<T> From<GpuSlice<'_>> for Pointer<T> {
+    fn from(slice: GpuSlice<'_>) -> Self {
+        Self::at(slice.address())
+    }
+}
+
+impl<T, P: Into<Self>> From<Option<P>> for Pointer<T> {
+    fn from(pointer: Option<P>) -> Self {
+        pointer.map_or(Self::NONE, Into::into)
+    }
+}
+
+/// A parameter of a kernel, or several in their order.
+pub(crate) trait Parameters {
+    /// How many there are, and words that they take.
+    const COUNT: usize;
+    const WORDS: usize;
+
+    fn write(self, to: &mut Args);
+}
+
+macro_rules! numbers {
+    ($($kind:ty, $value:ident => $word:expr;)*) => {
+        $(impl Parameters for $kind {
+            const COUNT: usize = 1;
+            const WORDS: usize = 1;
+
+            fn write(self, to: &mut Args) {
+                let $value = self;
+                to.push(&[$word]);
+            }
+        })*
+    };
+}
+numbers! {
+    i32, value => u64::from(value.cast_unsigned());
+    u32, value => u64::from(value);
+    i64, value => value.cast_unsigned();
+    u64, value => value;
+    f32, value => u64::from(value.to_bits());
+}
+
+impl<T> Parameters for Pointer<T> {
+    const COUNT: usize = 1;
+    const WORDS: usize = 1;
+
+    fn write(self, to: &mut Args) {
+        to.push(&[self.address]);
+    }
+}
+
+/// A structure that a kernel takes by value.
+impl<const N: usize> Parameters for [u64; N] {
+    const COUNT: usize = 1;
+    const WORDS: usize = N;
+
+    fn write(self, to: &mut Args) {
+        to.push(&self);
+    }
+}
+
+impl Parameters for TensorMap {
+    const COUNT: usize = 1;
+    const WORDS: usize = 16;
+
+    fn write(self, to: &mut Args) {
+        to.push(&self.0);
+    }
+}
+
+/// All parameters of a kernel, and which kernel it is.
+pub(crate) trait Launch: Parameters {
+    /// The module, without the suffix for the format of elements, and the kernel.
+    fn names(&self) -> (&'static str, &'static str);
+}
+
+/// A kernel of a module for each format of elements.
+pub(crate) trait FormattedLaunch: Launch {}
+
+/// A kernel that knows nothing of formats.
+pub(crate) trait PlainLaunch: Launch {}
+
+/// Names of kernels with the same parameters, or of their modules.
+macro_rules! kernel_names {
+    ($kind:ident { $($variant:ident: $name:literal),* }) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum $kind {
+            $($variant),*
+        }
+
+        impl $kind {
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name),*
+                }
+            }
+        }
+    };
+}
+pub(super) use kernel_names;
+
+/// A structure of parameters in their order.
+macro_rules! shared_parameters {
+    ($name:ident; $($field:ident: $kind:ty),*) => {
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name {
+            $(pub(crate) $field: $kind),*
+        }
+
+        impl $crate::cuda::launch::Parameters for $name {
+            const COUNT: usize = 0 $(+ <$kind as $crate::cuda::launch::Parameters>::COUNT)*;
+            const WORDS: usize = 0 $(+ <$kind as $crate::cuda::launch::Parameters>::WORDS)*;
+
+            fn write(self, to: &mut $crate::cuda::launch::Args) {
+                $($crate::cuda::launch::Parameters::write(self.$field, to);)*
+            }
+        }
+    };
+}
+pub(super) use shared_parameters;
+
+/// The same of a kernel, which may be one of several, in one of several modules: fields that are no parameters say which.
+macro_rules! kernel_parameters {
+    ($format:ident $name:ident, module $module:literal, kernel $kernel:literal; $($fields:tt)*) => {
+        kernel_parameters! { @ $format $name [] |_: &$name| ($module, $kernel); $($fields)* }
+    };
+    ($format:ident $name:ident, module $module:literal, kernel $kernel:ident; $($fields:tt)*) => {
+        kernel_parameters! { @ $format $name [kernel: $kernel] |this: &$name| ($module, this.kernel.name()); $($fields)* }
+    };
+    ($format:ident $name:ident, module $module:ident, kernel $kernel:ident; $($fields:tt)*) => {
+        kernel_parameters! {
+            @ $format $name [module: $module, kernel: $kernel] |this: &$name| (this.module.name(), this.kernel.name()); $($fields)*
+        }
+    };
+    (@ $format:ident $name:ident [$($choice:ident: $choices:ident),*] $names:expr; $($field:ident: $kind:ty),*) => {
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name {
+            $(pub(crate) $choice: $choices,)*
+            $(pub(crate) $field: $kind),*
+        }
+
+        impl $crate::cuda::launch::Parameters for $name {
+            const COUNT: usize = 0 $(+ <$kind as $crate::cuda::launch::Parameters>::COUNT)*;
+            const WORDS: usize = 0 $(+ <$kind as $crate::cuda::launch::Parameters>::WORDS)*;
+
+            fn write(self, to: &mut $crate::cuda::launch::Args) {
+                $($crate::cuda::launch::Parameters::write(self.$field, to);)*
+            }
+        }
+
+        impl $crate::cuda::launch::Launch for $name {
+            fn names(&self) -> (&'static str, &'static str) {
+                ($names)(self)
+            }
+        }
+
+        kernel_parameters! { @ $format $name }
+    };
+    (@ formatted $name:ident) => {
+        impl $crate::cuda::launch::FormattedLaunch for $name {}
+    };
+    (@ plain $name:ident) => {
+        impl $crate::cuda::launch::PlainLaunch for $name {}
+    };
+}
+pub(super) use kernel_parameters;
+
+/// Parameters of a kernel in their order, as the driver takes them.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Args {
     words: Vec<u64>,
     /// Where in `words` each parameter begins.
@@ -32,53 +283,18 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    pub(crate) fn new() -> Self {
-        Self {
-            words: Vec::with_capacity(24),
-            starts: Vec::with_capacity(24),
-        }
+    fn of<L: Parameters>(launch: L) -> Self {
+        let mut args = Self {
+            words: Vec::with_capacity(L::WORDS),
+            starts: Vec::with_capacity(L::COUNT),
+        };
+        launch.write(&mut args);
+        args
     }
 
-    fn word(mut self, word: u64) -> Self {
-        self.starts.push(self.words.len() as u8);
-        self.words.push(word);
-        self
-    }
-
-    /// An address of the device; 0 for none.
-    #[must_use]
-    pub(crate) fn pointer(self, address: u64) -> Self {
-        self.word(address)
-    }
-
-    #[must_use]
-    pub(crate) fn int(self, value: i32) -> Self {
-        self.word(u64::from(value.cast_unsigned()))
-    }
-
-    #[must_use]
-    pub(crate) fn long(self, value: i64) -> Self {
-        self.word(value.cast_unsigned())
-    }
-
-    #[must_use]
-    pub(crate) fn float(self, value: f32) -> Self {
-        self.word(u64::from(value.to_bits()))
-    }
-
-    #[must_use]
-    pub(crate) fn map(mut self, map: &TensorMap) -> Self {
-        self.starts.push(self.words.len() as u8);
-        self.words.extend(map.0);
-        self
-    }
-
-    /// A structure of numbers that a kernel takes by value.
-    #[must_use]
-    pub(crate) fn words(mut self, words: &[u64]) -> Self {
+    fn push(&mut self, words: &[u64]) {
         self.starts.push(self.words.len() as u8);
         self.words.extend(words);
-        self
     }
 
     /// Addresses of the parameters, as the driver wants them. They hold while the arguments are not changed.
@@ -106,76 +322,71 @@ pub(crate) struct TensorMapSpec<'a> {
 
 impl CudaDevice {
     /// Starts a kernel behind what was started before.
-    pub(crate) fn launch(
+    pub(crate) fn launch<L: FormattedLaunch>(
         &self,
-        kernel: Kernel,
-        grid: [u32; 3],
-        block: u32,
-        shared: u32,
-        args: &Args,
+        format: Format,
+        shape: Shape,
+        launch: L,
     ) -> Result<()> {
-        let shape = Shape {
-            grid,
-            block,
-            shared,
-        };
-        self.start_kernel(kernel, shape, false, args)
+        let kernel = Kernel::of(&launch, format);
+        self.start_kernel(kernel, self.prepare(kernel, shape)?, &Args::of(launch))
     }
 
     /// The same with all blocks at once, so that they can wait for each other.
-    pub(crate) fn launch_cooperative(
+    pub(crate) fn launch_cooperative<L: FormattedLaunch>(
         &self,
-        kernel: Kernel,
+        format: Format,
         shape: Shape,
-        args: &Args,
+        launch: L,
     ) -> Result<()> {
-        self.start_kernel(kernel, shape, true, args)
-    }
-
-    fn start_kernel(
-        &self,
-        kernel: Kernel,
-        shape: Shape,
-        cooperative: bool,
-        args: &Args,
-    ) -> Result<()> {
-        self.enter()?;
-        let function = self.function(kernel.module, kernel.format, kernel.name)?;
-        let launch = Launch {
-            function,
-            shape,
-            cooperative,
+        let kernel = Kernel::of(&launch, format);
+        let start = KernelStart {
+            cooperative: true,
+            ..self.prepare(kernel, shape)?
         };
-        profile::timed(self, kernel, || steps::launch(self, launch, args))
+        self.start_kernel(kernel, start, &Args::of(launch))
     }
 
-    /// Starts a kernel behind the copies that were asked for, beside the work.
-    pub(super) fn launch_ahead(&self, kernel: Kernel, grid: [u32; 3], args: &Args) -> Result<()> {
+    /// Starts a kernel that knows nothing of formats: in turn, or behind the copies that were asked for, beside the work.
+    pub(crate) fn launch_plain<L: PlainLaunch>(
+        &self,
+        moment: Moment,
+        shape: Shape,
+        launch: L,
+    ) -> Result<()> {
+        let kernel = Kernel::of(&launch, Format::F32);
+        let (start, args) = (self.prepare(kernel, shape)?, Args::of(launch));
+        match moment {
+            Moment::InTurn => self.start_kernel(kernel, start, &args),
+            Moment::Ahead => self.start_on(self.copies, start, &args),
+        }
+    }
+
+    fn prepare(&self, kernel: Kernel, shape: Shape) -> Result<KernelStart> {
         self.enter()?;
-        let launch = Launch {
+        Ok(KernelStart {
             function: self.function(kernel.module, kernel.format, kernel.name)?,
-            shape: Shape {
-                grid,
-                block: 256,
-                shared: 0,
-            },
+            shape,
             cooperative: false,
-        };
-        self.start_on(self.copies, launch, args)
+        })
+    }
+
+    fn start_kernel(&self, kernel: Kernel, start: KernelStart, args: &Args) -> Result<()> {
+        profile::timed(self, kernel, || steps::launch(self, start, args))
     }
 
     /// Starts it now.
-    pub(super) fn start(&self, launch: Launch, args: &Args) -> Result<()> {
-        self.start_on(self.compute, launch, args)
+    pub(super) fn start(&self, start: KernelStart, args: &Args) -> Result<()> {
+        self.start_on(self.compute, start, args)
     }
 
-    fn start_on(&self, stream: Shared, launch: Launch, args: &Args) -> Result<()> {
+    fn start_on(&self, stream: Shared, start: KernelStart, args: &Args) -> Result<()> {
         // SAFETY: operations tell kernels addresses of buffers that they hold, and sizes that they have checked.
         let answer = unsafe {
             self.driver.launch(
-                launch.function,
-                launch.shape,
-                launch.cooperative,
+                start.function,
+                start.shape,
+                start.cooperative,
                 stream,
                 &mut args.list(),
             )
@@ -188,7 +399,7 @@ impl CudaDevice {
         &self,
         graph: Shared,
         after: (Option<Shared>, bool),
-        launch: Launch,
+        start: KernelStart,
         args: &Args,
     ) -> Result<Shared> {
         // SAFETY: as in `start`; the memory that the graph works in is kept as long as it.
@@ -196,8 +407,8 @@ impl CudaDevice {
             self.driver.add_kernel(
                 graph,
                 after,
-                (launch.function, launch.cooperative),
-                launch.shape,
+                (start.function, start.cooperative),
+                start.shape,
                 &mut args.list(),
             )
         };
@@ -208,13 +419,13 @@ impl CudaDevice {
     pub(super) fn update_in_graph(
         &self,
         (exec, node): (Shared, Shared),
-        launch: Launch,
+        start: KernelStart,
         args: &Args,
     ) -> Result<()> {
         // SAFETY: as in `add_to_graph`.
         let answer = unsafe {
             self.driver
-                .update_kernel(exec, node, launch.function, launch.shape, &mut args.list())
+                .update_kernel(exec, node, start.function, start.shape, &mut args.list())
         };
         self.checked(answer)
     }
@@ -239,7 +450,7 @@ impl CudaDevice {
 
 /// A kernel and its shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Launch {
+pub(crate) struct KernelStart {
     pub(super) function: Shared,
     pub(super) shape: Shape,
     pub(super) cooperative: bool,

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::device::CudaDevice;
 use super::driver::{Driver, Handle, Shared};
 use super::launch::{bytes_of, bytes_of_mut};
-use super::{Address, Args, Format, GpuBuffer, GpuMemory, Kernel, OnCard, SLACK, Scratch, steps};
+use super::launches::elementwise::{Convert, ConvertKernel};
+use super::{Address, Format, GpuBuffer, GpuMemory, OnCard, Pointer, SLACK, Scratch, Shape, steps};
 use crate::error::{Result, TensorError};
 use crate::gpu::{MemoryPurpose as Purpose, MemorySource};
 
@@ -31,21 +32,19 @@ pub(super) fn unpin(address: usize) {
 
 /// Starts the conversion of elements at an address into a buffer that has as many, at least one.
 pub(super) fn convert((from, format): (u64, Format), to: &GpuBuffer) -> Result<()> {
-    let kernel = Kernel {
-        module: "elementwise",
-        format: to.format(),
-        name: match format {
-            Format::F32 => "from_f32",
-            Format::F16 => "from_f16",
-            Format::Bf16 => "from_bf16",
+    let convert = Convert {
+        kernel: match format {
+            Format::F32 => ConvertKernel::FromF32,
+            Format::F16 => ConvertKernel::FromF16,
+            Format::Bf16 => ConvertKernel::FromBf16,
         },
+        from: Pointer::at(from),
+        to: to.into(),
+        total: to.len() as i64,
     };
     let blocks = to.len().div_ceil(1024).min(1 << 16) as u32;
-    let args = Args::new()
-        .pointer(from)
-        .pointer(to.address())
-        .long(to.len() as i64);
-    to.card().launch(kernel, [blocks, 1, 1], 256, 0, &args)
+    to.card()
+        .launch(to.format(), Shape::row(blocks, 256), convert)
 }
 
 impl CudaDevice {

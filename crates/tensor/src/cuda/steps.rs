@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::LocalKey;
 
-use super::Args;
 use super::device::CudaDevice;
 use super::driver::Shared;
-use super::launch::{Launch, write_pinned};
+use super::launch::{Args, KernelStart, write_pinned};
 use crate::error::Result;
 pub(super) use crate::gpu::recorder::{
     apart, copied, flush, interrupt, landing, launch, repeated, staged, step_memory,
@@ -104,7 +103,7 @@ impl CudaDevice {
     /// A graph of all kernels, one after the other. With `early` each is started while the one before it still runs, so that nobody waits for
     /// its start: kernels of Hopper wait themselves (`after_others` in kernels/common.cuh). Those whose blocks wait for each other are started
     /// when there is room for all of them.
-    fn graph_of(&self, launches: &[(Launch, Args)], early: bool) -> Result<Graph> {
+    fn graph_of(&self, launches: &[(KernelStart, Args)], early: bool) -> Result<Graph> {
         let graph = self.checked(self.driver.graph())?;
         let mut made = Graph {
             device: self.shared(),
@@ -124,7 +123,7 @@ impl CudaDevice {
 }
 
 impl Recordable for CudaDevice {
-    type Launch = Launch;
+    type Launch = KernelStart;
     type Args = Args;
     type Graph = Graph;
     type Pinned = Pinned;
@@ -145,17 +144,17 @@ impl Recordable for CudaDevice {
         self.enter()
     }
 
-    fn start(&self, launch: Launch, args: &Args) -> Result<()> {
+    fn start(&self, launch: KernelStart, args: &Args) -> Result<()> {
         self.start(launch, args)
     }
 
-    fn graph(&self, launches: &[(Launch, Args)]) -> Result<Graph> {
+    fn graph(&self, launches: &[(KernelStart, Args)]) -> Result<Graph> {
         // A driver that knows no early starts may say so only now.
         let made = self.graph_of(launches, self.hopper());
         made.or_else(|_| self.graph_of(launches, false))
     }
 
-    fn change(&self, graph: &Graph, at: usize, (launch, args): (Launch, &Args)) -> Result<()> {
+    fn change(&self, graph: &Graph, at: usize, (launch, args): (KernelStart, &Args)) -> Result<()> {
         self.update_in_graph((graph.exec, graph.nodes[at]), launch, args)
     }
 

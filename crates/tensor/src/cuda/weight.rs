@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use super::assemble::bring_rows;
 use super::device::CudaDevice;
+use super::launches::relayout::{RowsApart, TapsFirst, TapsFirstKernel, Widen};
 use super::staging::{Moment, Origin};
 use super::{
-    Address, Args, CopyEnd, Format, GpuBuffer, GpuMemory, Kernel, LARGE, MatrixShape, OnCard,
+    Address, CopyEnd, Format, GpuBuffer, GpuMemory, LARGE, MatrixShape, OnCard, Pointer, Shape,
     Transfer, steps,
 };
 use crate::buffer::Buffer;
@@ -112,12 +113,16 @@ fn is_reordered(dtype: Dtype, matrix: Option<MatrixShape>) -> bool {
     is_taps_first(dtype, matrix) || apart_of(dtype, matrix).is_some()
 }
 
-/// What brings such a value into the order in which kernels read it.
-fn reorder(places: (u64, u64), dtype: Dtype, matrix: MatrixShape) -> (Kernel, [u32; 3], Args) {
-    let shape = [matrix.out, matrix.channels, matrix.taps];
+/// Brings such a value into the order in which kernels read it.
+fn reorder(
+    (device, moment): (&CudaDevice, Moment),
+    places: (u64, u64),
+    dtype: Dtype,
+    matrix: MatrixShape,
+) -> Result<()> {
     match apart_of(dtype, Some(matrix)) {
-        Some(format) => set_apart(places, matrix.out, format),
-        None => exchange(places, shape, plain_element(dtype)),
+        Some(format) => set_apart((device, moment), places, matrix.out, format),
+        None => exchange((device, moment), places, matrix, plain_element(dtype)),
     }
 }
 
@@ -141,8 +146,7 @@ impl Folded {
         steps::aside(|| match &self.from {
             Transfer::Whole(_) | Transfer::File(_) => {
                 let places = (self.address, address);
-                let (kernel, grid, args) = reorder(places, dtype, self.matrix);
-                self.device.launch(kernel, grid, 256, 0, &args)
+                reorder((&self.device, Moment::InTurn), places, dtype, self.matrix)
             }
             Transfer::Narrow(narrow) => self.widen(narrow, address),
         })?;
@@ -159,23 +163,20 @@ impl Folded {
     }
 
     fn widen(&self, narrow: &Narrow, to: u64) -> Result<()> {
-        let kernel = Kernel {
-            module: "relayout",
-            format: Format::F32,
-            name: "widen",
-        };
         let places = narrow.places();
         let groups = narrow.len() / GROUP;
-        let args = Args::new()
-            .pointer(self.address)
-            .pointer(self.address + places.codes as u64)
-            .pointer(self.address + places.index as u64)
-            .pointer(self.address + places.list as u64)
-            .pointer(to)
-            .long(narrow.exponents())
-            .long(groups as i64);
+        let widen = Widen {
+            low: Pointer::at(self.address),
+            codes: Pointer::at(self.address + places.codes as u64),
+            index: Pointer::at(self.address + places.index as u64),
+            list: Pointer::at(self.address + places.list as u64),
+            to: Pointer::at(to),
+            exponents: narrow.exponents(),
+            groups: groups as i64,
+        };
         let blocks = groups.div_ceil(256).min(1 << 14) as u32;
-        self.device.launch(kernel, [blocks, 1, 1], 256, 0, &args)
+        let shape = Shape::row(blocks, 256);
+        self.device.launch_plain(Moment::InTurn, shape, widen)
     }
 }
 
@@ -313,14 +314,14 @@ impl CudaValue {
                 }
                 let read = device.scratch(bytes)?;
                 bring(&device, read.address(), stored)?;
-                let (kernel, grid, args) = reorder((read.address(), address), dtype, matrix);
-                device.launch(kernel, grid, 256, 0, &args)
+                let places = (read.address(), address);
+                reorder((&device, Moment::InTurn), places, dtype, matrix)
             }
             (true, Some(matrix)) => {
                 let read = device.block_ahead(bytes as u64)?;
                 ahead_from(read.address())?;
-                let (kernel, grid, args) = reorder((read.address(), address), dtype, matrix);
-                device.launch_ahead(kernel, grid, &args)?;
+                let places = (read.address(), address);
+                reorder((&device, Moment::Ahead), places, dtype, matrix)?;
                 CopyEnd::new(device.shared())?.wait()
             }
         })?;
@@ -465,20 +466,21 @@ fn rows_of_bytes(dtype: Dtype, matrix: MatrixShape) -> Option<RowFormat> {
 }
 
 /// Rows with a scale behind each to all rows, and then all scales.
-fn set_apart((from, to): (u64, u64), rows: usize, format: RowFormat) -> (Kernel, [u32; 3], Args) {
-    let kernel = Kernel {
-        module: "relayout",
-        format: Format::F32,
-        name: "rows_apart",
-    };
+fn set_apart(
+    (device, moment): (&CudaDevice, Moment),
+    (from, to): (u64, u64),
+    rows: usize,
+    format: RowFormat,
+) -> Result<()> {
     let columns = format.columns();
-    let args = Args::new()
-        .pointer(from)
-        .pointer(to)
-        .int(columns as i32)
-        .long(rows as i64);
+    let apart = RowsApart {
+        from: Pointer::at(from),
+        to: Pointer::at(to),
+        columns: columns as i32,
+        rows: rows as i64,
+    };
     let blocks = (rows * columns / 16).div_ceil(256).clamp(1, 1 << 16) as u32;
-    (kernel, [blocks, 1, 1], args)
+    device.launch_plain(moment, Shape::row(blocks, 256), apart)
 }
 
 /// The same back, in main memory.
@@ -562,27 +564,26 @@ fn bring_apart(device: &CudaDevice, to: u64, stored: &Stored, matrix: MatrixShap
 
 /// (out, channels, positions) to (out, positions, channels).
 fn exchange(
+    (device, moment): (&CudaDevice, Moment),
     (from, to): (u64, u64),
-    [out, channels, taps]: [usize; 3],
+    m: MatrixShape,
     element: usize,
-) -> (Kernel, [u32; 3], Args) {
-    let kernel = Kernel {
-        module: "relayout",
-        format: Format::F32,
-        name: match element {
-            1 => "taps_first_8",
-            2 => "taps_first_16",
-            _ => "taps_first_32",
+) -> Result<()> {
+    let count = m.out * m.channels * m.taps;
+    let exchange = TapsFirst {
+        kernel: match element {
+            1 => TapsFirstKernel::TapsFirst8,
+            2 => TapsFirstKernel::TapsFirst16,
+            _ => TapsFirstKernel::TapsFirst32,
         },
+        from: Pointer::at(from),
+        to: Pointer::at(to),
+        channels: m.channels as i32,
+        taps: m.taps as i32,
+        count: count as i64,
     };
-    let args = Args::new()
-        .pointer(from)
-        .pointer(to)
-        .int(channels as i32)
-        .int(taps as i32)
-        .long((out * channels * taps) as i64);
-    let blocks = (out * channels * taps).div_ceil(256).min(1 << 16) as u32;
-    (kernel, [blocks, 1, 1], args)
+    let blocks = count.div_ceil(256).min(1 << 16) as u32;
+    device.launch_plain(moment, Shape::row(blocks, 256), exchange)
 }
 
 /// The same back, in main memory.

@@ -35,15 +35,15 @@ impl Act {
 /// Fusions of which a layer wants to know beforehand whether a device has them, because it would order its work otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fusion {
-    /// [`super::GpuOps::offer_linear_each`]
+    /// [`super::GpuFusions::offer_linear_each`]
     LinearEach,
-    /// [`super::GpuOps::offer_few_rows`]
+    /// [`super::GpuFusions::offer_few_rows`]
     FewRows,
-    /// [`super::GpuOps::offer_linear_of_two`]
+    /// [`super::GpuFusions::offer_linear_of_two`]
     LinearOfTwo,
-    /// [`super::GpuOps::offer_group_norm_of_two`]
+    /// [`super::GpuFusions::offer_group_norm_of_two`]
     GroupNormOfTwo,
-    /// [`super::GpuOps::offer_conv_and_more`]
+    /// [`super::GpuFusions::offer_conv_with_skip`]
     ConvAndLinear,
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum GpuMask<'a> {
 
 /// Where the values of attention are: in `rows`, from an element on, and elements from one token to the next.
 #[derive(Clone, Copy)]
-pub(crate) struct Values<'a> {
+pub(crate) struct ValueRows<'a> {
     pub(crate) rows: &'a GpuBuffer,
     pub(crate) first: usize,
     pub(crate) row: usize,
@@ -165,7 +165,7 @@ pub(crate) struct Window {
 
 /// Columns behind those of a matrix of as many rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Behind<'a> {
+pub(crate) struct TrailingColumns<'a> {
     /// Rows of `row` elements, whose columns from `first` on they are.
     pub(crate) wide: &'a GpuBuffer,
     pub(crate) row: usize,
@@ -178,7 +178,7 @@ pub(crate) type WeightWithBias<'a> = (&'a dyn GpuWeight, Option<GpuSlice<'a>>);
 
 /// A layer of single pixels whose product is added to that of a convolution of stride 1 before it is rounded.
 #[derive(Clone, Copy)]
-pub(crate) struct More<'a> {
+pub(crate) struct SkipLayer<'a> {
     pub(crate) weight: &'a dyn GpuWeight,
     /// One f32 per output.
     pub(crate) bias: Option<GpuSlice<'a>>,

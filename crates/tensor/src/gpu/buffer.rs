@@ -177,18 +177,16 @@ pub(crate) struct GpuBuffer {
     memory: GpuMemory,
     len: usize,
     format: Format,
-    spread: OnceLock<Spread>,
+    side_result: OnceLock<SideResult>,
 }
 
-/// Sums of the channels of a picture and of their squares, as the product that made it left them for a group norm, in the
-/// order of its back end.
+/// Numbers about elements that the operation that made them left for the one that follows, such as sums for a norm. Only the back end that
+/// left them knows what they are.
 #[derive(Debug)]
-pub(crate) struct Spread {
+pub(crate) struct SideResult {
     pub(crate) numbers: GpuMemory,
-    /// Channels of a pixel.
-    pub(crate) channels: usize,
-    /// In how many parts the pixels of a tile are cut.
-    pub(crate) shares: usize,
+    /// Sizes by which the back end reads them.
+    pub(crate) sizes: [usize; 2],
 }
 
 impl GpuBuffer {
@@ -198,7 +196,7 @@ impl GpuBuffer {
             memory,
             len,
             format,
-            spread: OnceLock::new(),
+            side_result: OnceLock::new(),
         }
     }
 
@@ -230,14 +228,14 @@ impl GpuBuffer {
     }
 
     /// What is known of the elements. They are not written any more then: see [`Self::is_shared`].
-    pub(crate) fn spread(&self) -> Option<&Spread> {
-        self.spread.get()
+    pub(crate) fn side_result(&self) -> Option<&SideResult> {
+        self.side_result.get()
     }
 
     /// For the operation that has just written the elements.
-    pub(crate) fn set_spread(&self, spread: Spread) {
+    pub(crate) fn set_side_result(&self, result: SideResult) {
         // A buffer is written once by a product.
-        let _ = self.spread.set(spread);
+        let _ = self.side_result.set(result);
     }
 
     /// Some of the elements, in place; `whole` is what holds this buffer. None where kernels would find them at an odd place.
@@ -264,7 +262,7 @@ impl GpuBuffer {
 
     /// Whether they must not be written: those of a larger buffer, which others may read, and those of which something is known.
     pub(crate) fn is_shared(&self) -> bool {
-        self.is_part() || self.spread.get().is_some()
+        self.is_part() || self.side_result.get().is_some()
     }
 
     /// The same elements in another format, or a copy in the same one.

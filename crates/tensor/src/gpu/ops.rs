@@ -5,10 +5,8 @@
 //!
 //! - **Required** ones have no body. They are what every network can be computed with: memory and copies, weights, and some
 //!   twenty operations on elements. They answer an error where a device cannot do something, never another result.
-//! - **Offered** ones begin with `offer_`. Each is a fusion of required ones, and its body is that composition
-//!   (`composed.rs`): correct on every device, with a pass over memory for each part. A back end writes its own where it has a
-//!   kernel that does all at once, and falls back to the composition for shapes that the kernel does not take. Layers call
-//!   the fusion and know nothing of this; the few that order their work by it ask [`GpuOps::fuses`] first.
+//! - **Offered** ones begin with `offer_` and have a body. Most are fusions of required ones (`fusions.rs`), and their body is that
+//!   composition.
 //!
 //! A new back end begins with the required operations and passes `tests/gpu`, the conformance suite: every operation and
 //! every fusion against the processor, over formats, shapes, odd sizes and empty tensors. Then it replaces compositions where
@@ -38,16 +36,16 @@ use std::fmt::Debug;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use super::{
-    Activation, ArrivedWeight, AxisTaps, Behind, Finish, Format, Fusion, GpuBuffer, GpuId, GpuMask,
-    GpuMemory, GpuSettings, GpuSlice, GpuState, GpuValue, GpuWeight, GroupNormSpec, HeadAngles,
-    HeadSizes, HeadTokens, KernelTime, MatrixShape, MemoryPurpose, MergedWeight, More, RopePairs,
-    RowNorm, Transfer, Treatment, Values, WeightWithBias, Window, composed,
+    Activation, ArrivedWeight, AxisTaps, COMPOSITIONS, Finish, Format, GpuBuffer, GpuFusions, GpuId,
+    GpuMask, GpuMemory, GpuSettings, GpuSlice, GpuState, GpuValue, GpuWeight, GroupNormSpec,
+    KernelTime, MatrixShape, MemoryPurpose, MergedWeight, RopePairs, RowNorm, TESTED_COMPOSITIONS,
+    Transfer, Treatment, Window, composed,
 };
 use crate::cpu::attention::Sizes;
 use crate::dtype::Dtype;
 use crate::elementwise::{Binary, Unary};
-use crate::error::Result;
-use crate::nn::{Growth, MlpJoin};
+use crate::error::{Result, TensorError};
+use crate::nn::Growth;
 use crate::reduce::Reduction;
 use crate::stored::Stored;
 
@@ -122,10 +120,13 @@ pub(crate) trait GpuDevice: Any + Debug + Send + Sync + UnwindSafe + RefUnwindSa
     /// Room for a result; that of a step, while one is recorded.
     fn buffer(&self, len: usize, format: Format) -> Result<GpuBuffer>;
 
-    /// Memory for a copy of weights that is made beside the work and used once. None where there is no room for it, or no
-    /// such copies.
-    fn offer_passing_memory(&self, _bytes: u64) -> Result<Option<GpuMemory>> {
-        Ok(None)
+    /// Memory for a copy of weights that is made beside the work and used once. None while there is no room for it: the copy is then made in
+    /// the order of the work.
+    fn offer_passing_memory(&self, bytes: u64) -> Result<Option<GpuMemory>> {
+        match self.allocate(bytes, MemoryUse::Copies, WhenFull::Refuse) {
+            Err(TensorError::DeviceFull { .. }) => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     // Steps.
@@ -182,13 +183,16 @@ pub(crate) trait GpuDevice: Any + Debug + Send + Sync + UnwindSafe + RefUnwindSa
     fn wait_for_copies(&self, mark: u64) -> Result<()>;
     fn drop_mark(&self, mark: u64);
 
-    /// Whether [`Self::offer_merged_weight`] writes a format.
+    /// Whether [`Self::offer_merged_weight`] writes a format, and whether it reads a weight. Others are changed in main memory.
     fn merges_into(&self, _dtype: Dtype) -> bool {
         false
     }
 
-    /// A matrix with what it grows by, in a format that [`Self::merges_into`] knows, rounded as the processor would. None where
-    /// only the processor reads the matrix: it is changed in main memory then.
+    fn merges(&self, _weight: &dyn GpuWeight) -> bool {
+        false
+    }
+
+    /// A matrix that it [`Self::merges`] with what it grows by, in such a format, rounded as the processor would.
     fn offer_merged_weight(
         &self,
         _weight: &dyn GpuWeight,
@@ -196,8 +200,8 @@ pub(crate) trait GpuDevice: Any + Debug + Send + Sync + UnwindSafe + RefUnwindSa
         _how: MergedWeight,
         _to: &GpuMemory,
         _place: &mut u64,
-    ) -> Result<Option<GpuValue>> {
-        Ok(None)
+    ) -> Result<GpuValue> {
+        Err(TensorError::invalid("merge", "this GPU changes no weights"))
     }
 }
 
@@ -357,228 +361,19 @@ pub(crate) trait GpuOps: GpuDevice {
         to: [usize; 2],
     ) -> Result<GpuBuffer>;
 
-    // Fusions.
-
-    /// Whether a fusion is a kernel of its own for elements of a format, for layers that would order their work otherwise.
-    fn fuses(&self, _fusion: Fusion, _format: Format) -> bool {
-        false
+    /// The fusions that it has kernels for.
+    fn own_fusions(&self) -> &dyn GpuFusions {
+        &COMPOSITIONS
     }
+}
 
-    /// Whether [`Self::offer_join_heads`] is a kernel of its own for heads of `d` channels in rows of a width, turned in pairs of
-    /// neighbours or of channels half a head apart. Without it, a layer does the same with whole tensors.
-    fn joins_heads(&self, _format: Format, _d: usize, _apart: bool, _row: usize) -> bool {
-        false
-    }
-
-    /// Whether [`Self::offer_attention_in_rows`] reads values in rows of so many elements where they are.
-    fn reads_values_in_rows(&self, _sizes: Sizes, _format: Format, _row: usize) -> bool {
-        false
-    }
-
-    /// `uncond + scale * (cond - uncond)`.
-    fn offer_guide(&self, cond: &GpuBuffer, uncond: &GpuBuffer, scale: f32) -> Result<GpuBuffer> {
-        composed::guide(cond, uncond, scale)
-    }
-
-    /// `x + (x - denoised) / sigma * change`.
-    fn offer_euler(
-        &self,
-        x: &GpuBuffer,
-        denoised: &GpuBuffer,
-        sigma: f32,
-        change: f32,
-    ) -> Result<GpuBuffer> {
-        composed::euler(x, denoised, sigma, change)
-    }
-
-    /// The first half of each row times the GELU of the second; rows of twice `half`.
-    fn offer_geglu(&self, from: &GpuBuffer, half: usize) -> Result<GpuBuffer> {
-        composed::geglu(from, half)
-    }
-
-    /// `silu(gate) * value`, element by element.
-    fn offer_swiglu(&self, gate: &GpuBuffer, value: &GpuBuffer) -> Result<GpuBuffer> {
-        composed::swiglu(gate, value)
-    }
-
-    /// The same of the halves of rows of `width`: the first is the gate.
-    fn offer_swiglu_halves(&self, x: &GpuBuffer, width: usize) -> Result<GpuBuffer> {
-        composed::swiglu_halves(x, width)
-    }
-
-    /// `x * (1 + scale) + shift` into `out`, which may be `x`; a row of `scale` and `shift` for every `each` rows of `width`. There is an
-    /// element.
-    fn offer_modulate(
-        &self,
-        x: &GpuBuffer,
-        scale: &GpuBuffer,
-        shift: Option<&GpuBuffer>,
-        out: &GpuBuffer,
-        rows: (usize, usize),
-    ) -> Result<()> {
-        composed::modulate(x, scale, shift, out, rows)
-    }
-
-    /// `x + gate * y` into `out`, which may be `x`; a row of the gate for every `each` rows of `width`. There is an element.
-    fn offer_add_gated(
-        &self,
-        x: &GpuBuffer,
-        gate: &GpuBuffer,
-        y: &GpuBuffer,
-        out: &GpuBuffer,
-        rows: (usize, usize),
-    ) -> Result<()> {
-        composed::add_gated(x, gate, y, out, rows)
-    }
-
-    /// Negative values times the slope of their channel, one for each of `slopes.len()`, into `to`, which may be `from`. There is an element.
-    fn offer_negative_slopes(
-        &self,
-        to: &GpuBuffer,
-        from: &GpuBuffer,
-        slopes: &GpuBuffer,
-    ) -> Result<()> {
-        composed::negative_slopes(to, from, slopes)
-    }
-
-    /// Rows cut into so many parts of equal width, each a tensor of its own.
-    fn offer_split_rows(
-        &self,
-        from: &GpuBuffer,
-        rows: usize,
-        parts: usize,
-    ) -> Result<Vec<GpuBuffer>> {
-        composed::split_rows(from, rows, parts)
-    }
-
-    /// Pictures to another height and width: every target takes the source at `floor(i * in / out)`. No size is 0.
-    fn offer_upsample_nearest(
-        &self,
-        from: &GpuBuffer,
-        sizes: [usize; 4],
-        to: [usize; 2],
-    ) -> Result<GpuBuffer> {
-        composed::upsample_nearest(from, sizes, to)
-    }
-
-    /// Group norm of the channels of `x` and of those of `behind` after them. There is an element of each.
-    fn offer_group_norm_of_two(
-        &self,
-        x: &GpuBuffer,
-        behind: &GpuBuffer,
-        of: GroupNormSpec<'_>,
-    ) -> Result<GpuBuffer> {
-        composed::group_norm_of_two(x, behind, of)
-    }
-
-    /// [`Self::linear`] of the norm of rows. There is an element.
-    fn offer_linear_of_norm(
-        &self,
-        weight: &dyn GpuWeight,
-        x: &GpuBuffer,
-        norm: RowNorm<'_>,
-        treatment: Treatment<'_>,
-        finish: Finish<'_>,
-    ) -> Result<GpuBuffer> {
-        composed::linear_of_norm(weight, x, norm, treatment, finish)
-    }
-
-    /// [`Self::linear`] of rows whose last channels are elsewhere. There is an element of each.
-    fn offer_linear_of_two(
-        &self,
-        weight: &dyn GpuWeight,
-        x: (&GpuBuffer, Behind<'_>),
-        rows: usize,
-        treatment: Treatment<'_>,
-        finish: Finish<'_>,
-    ) -> Result<GpuBuffer> {
-        composed::linear_of_two(weight, x, rows, treatment, finish)
-    }
-
-    /// `a * gelu(g)` of the halves of so many outputs.
-    fn offer_linear_geglu(
-        &self,
-        weight: (&dyn GpuWeight, usize),
-        x: &GpuBuffer,
-        rows: usize,
-        treatment: Treatment<'_>,
-        bias: Option<GpuSlice<'_>>,
-    ) -> Result<GpuBuffer> {
-        composed::linear_geglu(weight, x, rows, treatment, bias)
-    }
-
-    /// The rows of an input times each of several weights of one size, all of which have the format of the input.
-    fn offer_linear_each(
-        &self,
-        weights: &[WeightWithBias<'_>],
-        x: &GpuBuffer,
-        rows: usize,
-    ) -> Result<Vec<GpuBuffer>> {
-        composed::linear_each(weights, x, rows)
-    }
-
-    /// At most eight rows times many weights, all of which have the format of the input and as many channels.
-    fn offer_few_rows(
-        &self,
-        layers: &[WeightWithBias<'_>],
-        x: &GpuBuffer,
-        rows: usize,
-    ) -> Result<Vec<GpuBuffer>> {
-        composed::linear_each(layers, x, rows)
-    }
-
-    /// A convolution of stride 1 whose result has the size of its input, and a layer of single pixels beside it, rounded once.
-    fn offer_conv_and_more(
-        &self,
-        weight: &dyn GpuWeight,
-        x: &GpuBuffer,
-        window: Window,
-        finish: Finish<'_>,
-        more: More<'_>,
-    ) -> Result<GpuBuffer> {
-        composed::conv_and_more(weight, x, window, finish, more)
-    }
-
-    /// Puts a part of the tokens into queries, keys and, where there is a place for them, values: with norms of heads and rotations. There
-    /// is an element.
-    fn offer_join_heads(
-        &self,
-        to: ([&GpuBuffer; 2], Option<&GpuBuffer>),
-        sizes: HeadSizes,
-        part: HeadTokens<'_>,
-        angles: Option<HeadAngles<'_>>,
-    ) -> Result<()> {
-        composed::join_heads(to, sizes, part, angles)
-    }
-
-    /// [`Self::attention`] with nothing masked and values that stand in rows of something larger.
-    fn offer_attention_in_rows(
-        &self,
-        sizes: Sizes,
-        qk: [&GpuBuffer; 2],
-        values: Values<'_>,
-        scale: f32,
-    ) -> Result<GpuBuffer> {
-        composed::attention_in_rows(sizes, qk, values, scale)
-    }
-
-    /// Rows of `seen`, of a width, with what becomes of the columns of others behind them. There is an element.
-    fn offer_join_activated(
-        &self,
-        seen: (&GpuBuffer, usize),
-        behind: Behind<'_>,
-        kind: MlpJoin,
-    ) -> Result<GpuBuffer> {
-        composed::join_activated(seen, behind, kind)
-    }
-
-    /// Attention among channels of (b, n, heads * d), which has elements; `factors` has one for each head.
-    fn offer_channel_attention(
-        &self,
-        qkv: [&GpuBuffer; 3],
-        sizes: [usize; 4],
-        factors: &GpuBuffer,
-    ) -> Result<GpuBuffer> {
-        composed::channel_attention(qkv, sizes, factors)
+impl dyn GpuOps {
+    /// Every fusion, by a kernel or as a composition.
+    pub(crate) fn fusions(&self) -> &dyn GpuFusions {
+        if composed::composes() {
+            &TESTED_COMPOSITIONS
+        } else {
+            self.own_fusions()
+        }
     }
 }

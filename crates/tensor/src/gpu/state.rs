@@ -25,19 +25,36 @@ impl fmt::Display for GpuId {
 pub struct GpuState {
     pub name: String,
     /// The generation of the card, as its back end counts them: 9.0.
-    pub capability: (u32, u32),
-    pub multiprocessors: u32,
+    pub generation: (u32, u32),
+    /// Parts of the card that compute beside each other.
+    pub units: u32,
+    /// Generation and units in the words of the back end.
+    pub description: String,
     pub total: u64,
     /// Free by the driver's count, whichever program has the rest.
     pub free: u64,
     /// What this program uses, and what it keeps for later.
     pub used: u64,
     pub kept: u64,
-    /// Modules of kernels, and whether the driver has to compile them first.
-    pub modules: Vec<(&'static str, bool)>,
-    /// Steps that ran as graphs.
+    pub kernels: Vec<KernelModule>,
+    /// Steps that were repeated.
     pub repeats: u64,
     pub failed: Option<String>,
+}
+
+/// Kernels that come to a device together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelModule {
+    pub name: &'static str,
+    pub code: KernelCode,
+}
+
+/// What a driver is given of kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelCode {
+    Machine,
+    /// Code that the driver compiles for the card first.
+    Portable,
 }
 
 /// Time of all starts of one kernel.

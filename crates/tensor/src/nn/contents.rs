@@ -499,6 +499,10 @@ impl Contents {
         let Some(block) = memory.block() else {
             return Err(TensorError::invalid("weight", "there is no memory for it"));
         };
+        let (gpu, weight) = (block.device(), from.gpu(0)?);
+        if !gpu.merges(weight) {
+            return Ok(None);
+        }
         let kind = ValueKind::Matrix(size);
         let mut place = 0;
         let kept = MergedWeight {
@@ -506,11 +510,7 @@ impl Contents {
             matrix: size.shape(),
             seed: how.seed,
         };
-        let gpu = block.device();
-        let value = gpu.offer_merged_weight(from.gpu(0)?, growths, kept, block, &mut place)?;
-        let Some(value) = value else {
-            return Ok(None);
-        };
+        let value = gpu.offer_merged_weight(weight, growths, kept, block, &mut place)?;
         let mut values = vec![Content::Gpu(value, kind)];
         if let Some(bias) = how.bias {
             let to = (block, MemoryUse::Work);

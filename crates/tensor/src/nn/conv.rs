@@ -14,7 +14,7 @@ use crate::cpu::product;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
-use crate::gpu::{Fusion, More, Treatment, Window};
+use crate::gpu::{Fusion, SkipLayer, Treatment, Window};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -193,7 +193,10 @@ impl Conv2d {
         let odd = self.kernel.0 == self.kernel.1 && self.kernel.0 % 2 == 1;
         odd && (self.stride, self.padding) == (1, Padding::Same(self.kernel.0 / 2))
             && layer.out_features() == self.out_channels()
-            && elements.device().fuses(Fusion::ConvAndLinear, format)
+            && elements
+                .device()
+                .fusions()
+                .fuses(Fusion::ConvAndLinear, format)
             && self.sides.is_empty()
             && self.weights.is_there(format, &device)
             && layer.there(format, &device).is_some()
@@ -252,7 +255,7 @@ impl Conv2d {
             let &[(weight, bias), (more, more_bias)] = layers else {
                 return Ok(None);
             };
-            let more = More {
+            let skip = SkipLayer {
                 weight: more,
                 bias: more_bias,
                 x: &x,
@@ -260,7 +263,8 @@ impl Conv2d {
             };
             let y = with_gpu_finish(OP, h, &shape, b, bias, after, |h, finish| {
                 h.device()
-                    .offer_conv_and_more(weight, h, window, finish, more)
+                    .fusions()
+                    .offer_conv_with_skip(weight, h, window, finish, skip)
             })?;
             Ok(Some(Tensor::from_gpu(shape, y)))
         })

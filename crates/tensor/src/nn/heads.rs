@@ -7,7 +7,7 @@ use super::modulate::{swiglu, swiglu_halves};
 use super::{Act, Linear, RmsNorm};
 use crate::cpu::attention::Sizes;
 use crate::error::{Result, TensorError};
-use crate::gpu::{Behind, Format, HeadAngles, HeadSizes, HeadTokens, Values};
+use crate::gpu::{Format, HeadAngles, HeadSizes, HeadTokens, TrailingColumns, ValueRows};
 use crate::tensor::Tensor;
 
 /// Where queries, keys and values are.
@@ -158,7 +158,7 @@ impl<'a> ReadyHeads<'a> {
         let (elements, [.., row]) = (all.gpu_on(OP)?, all.dims3()?);
         let [.., width] = self.q.dims3()?;
         let sizes = sizes_in_rows(&all, self.heads, width)?;
-        let values = Values {
+        let values = ValueRows {
             rows: elements,
             first: 2 * width,
             row,
@@ -167,6 +167,7 @@ impl<'a> ReadyHeads<'a> {
         let (q, k) = (self.q.gpu_on(OP)?, self.k.gpu_on(OP)?);
         let seen = q
             .device()
+            .fusions()
             .offer_attention_in_rows(sizes, [q, k], values, scale)?;
         Ok(Tensor::from_gpu(self.q.shape(), seen))
     }
@@ -194,7 +195,9 @@ fn values_may_stay(all: &Tensor, heads: usize, width: usize) -> Result<bool> {
     }
     let sizes = sizes_in_rows(all, heads, width)?;
     let gpu = elements.device();
-    Ok(gpu.reads_values_in_rows(sizes, elements.format(), row))
+    Ok(gpu
+        .fusions()
+        .reads_values_in_rows(sizes, elements.format(), row))
 }
 
 /// Each head divided by its root mean square.
@@ -254,7 +257,8 @@ fn joined_on_gpu(
         let norms = part.norms.is_none_or(|(query, key)| {
             query.eps() == key.eps() && (query.width(), key.width()) == (Some(d), Some(d))
         });
-        if b != items || row < least || !norms || !gpu.joins_heads(format, d, apart, row) {
+        if b != items || row < least || !norms || !gpu.fusions().joins_heads(format, d, apart, row)
+        {
             return Ok(None);
         }
         tokens += n;
@@ -327,7 +331,8 @@ fn joined_on_gpu(
             norms: weights,
             eps: part.norms.map_or(0.0, |(query, _)| query.eps()),
         };
-        gpu.offer_join_heads(([&q, &k], v.as_ref()), sizes, rows, angles)?;
+        gpu.fusions()
+            .offer_join_heads(([&q, &k], v.as_ref()), sizes, rows, angles)?;
         at += own;
     }
     let shape = [items, tokens, width];
@@ -431,14 +436,16 @@ impl Beside {
         }
         let right = kind.width(row - first);
         let wide = self.columns.gpu_in(OP, elements.format())?;
-        let behind = Behind {
+        let behind = TrailingColumns {
             wide: &wide,
             row,
             first,
             columns: row - first,
         };
         let gpu = elements.device();
-        let found = gpu.offer_join_activated((elements, left), behind, kind)?;
+        let found = gpu
+            .fusions()
+            .offer_join_activated((elements, left), behind, kind)?;
         Ok(Tensor::from_gpu([b, n, left + right], found))
     }
 }

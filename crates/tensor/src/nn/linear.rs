@@ -13,7 +13,7 @@ use crate::cpu::product;
 use crate::device::Device;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
-use crate::gpu::{self, Behind, Format, Fusion, GpuBuffer, GpuSlice, Treatment};
+use crate::gpu::{self, Format, Fusion, GpuBuffer, GpuSlice, TrailingColumns, Treatment};
 use crate::stored::Stored;
 use crate::tensor::Tensor;
 
@@ -242,7 +242,7 @@ impl Linear {
             same && layer.sides.is_empty() && layer.weights.is_plain(elements.format())
         };
         let gpu = elements.device();
-        let fuses = gpu.fuses(Fusion::LinearEach, elements.format());
+        let fuses = gpu.fusions().fuses(Fusion::LinearEach, elements.format());
         if !fuses || !layers.iter().all(plain) {
             return Ok(None);
         }
@@ -250,7 +250,7 @@ impl Linear {
         let rows = x.len() / size.0;
         let weights = layers.map(|layer| &layer.weights);
         let found = LayerWeights::with_list_on_gpu(&weights, &device, |layers| {
-            gpu.offer_linear_each(layers, elements, rows)
+            gpu.fusions().offer_linear_each(layers, elements, rows)
         })?;
         let found: Option<[GpuBuffer; N]> = found.try_into().ok();
         Ok(found.map(|all| all.map(|y| Tensor::from_gpu(&*shape, y))))
@@ -265,7 +265,11 @@ impl Linear {
         let there = |layer: &Self| {
             layer.in_features().is_multiple_of(8) && layer.there(handle.format, device).is_some()
         };
-        handle.device.fuses(Fusion::FewRows, handle.format) && layers.all(there)
+        handle
+            .device
+            .fusions()
+            .fuses(Fusion::FewRows, handle.format)
+            && layers.all(there)
     }
 
     /// What many layers make of the same few rows, in one pass; none where it would take as long as one after the other, or where their
@@ -285,7 +289,10 @@ impl Linear {
         }
         let weights: Vec<&LayerWeights> = layers.iter().map(|layer| &layer.weights).collect();
         let found = LayerWeights::with_list_on_gpu(&weights, &device, |layers| {
-            elements.device().offer_few_rows(layers, elements, rows)
+            elements
+                .device()
+                .fusions()
+                .offer_few_rows(layers, elements, rows)
         })?;
         let shapes = layers
             .iter()
@@ -315,7 +322,7 @@ impl Linear {
             return Ok(None);
         };
         let gpu = elements.device();
-        let fuses = gpu.fuses(Fusion::LinearOfTwo, elements.format());
+        let fuses = gpu.fusions().fuses(Fusion::LinearOfTwo, elements.format());
         if !fuses || !self.sides.is_empty() {
             return Ok(None);
         }
@@ -324,7 +331,7 @@ impl Linear {
         shape.push(self.out_features());
         self.weights.with_gpu(&x.device(), |layer| {
             let wide = behind.gpu_in(OP, elements.format())?;
-            let behind = Behind {
+            let behind = TrailingColumns {
                 wide: &wide,
                 row: columns,
                 first: 0,
@@ -336,7 +343,9 @@ impl Linear {
             };
             let treatment = self.treatment(layer.input_scale);
             let input = (elements, behind);
-            let y = gpu.offer_linear_of_two(layer.weight, input, rows, treatment, finish)?;
+            let y =
+                gpu.fusions()
+                    .offer_linear_of_two(layer.weight, input, rows, treatment, finish)?;
             Ok(Some(Tensor::from_gpu(&*shape, y)))
         })
     }
@@ -367,7 +376,7 @@ impl Linear {
             let format = x.format();
             let (residual, gate) = (to.gpu_in(OP, format)?, gate.gpu_in(OP, format)?);
             let wide = wide.gpu_in(OP, format)?;
-            let behind = Behind {
+            let behind = TrailingColumns {
                 wide: &wide,
                 row,
                 first,
@@ -382,7 +391,9 @@ impl Linear {
             };
             let treatment = self.treatment(layer.input_scale);
             let (gpu, input) = (x.device(), (x, behind));
-            let y = gpu.offer_linear_of_two(layer.weight, input, b * n, treatment, finish)?;
+            let y =
+                gpu.fusions()
+                    .offer_linear_of_two(layer.weight, input, b * n, treatment, finish)?;
             Ok(Some(Tensor::from_gpu(shape, y)))
         })
     }
@@ -433,7 +444,9 @@ impl Linear {
                 let (x, weight) = (x.gpu_on(OP)?, (layer.weight, out));
                 let treatment = self.treatment(layer.input_scale);
                 let gpu = x.device();
-                let y = gpu.offer_linear_geglu(weight, x, rows, treatment, layer.bias)?;
+                let y = gpu
+                    .fusions()
+                    .offer_linear_geglu(weight, x, rows, treatment, layer.bias)?;
                 Ok(Tensor::from_gpu(&*shape, y))
             }),
             Device::Cpu | Device::Sim(_) => self.weights.with_packed(&device, |layer| {

@@ -112,7 +112,7 @@ pub fn geglu(x: &Tensor) -> Result<Tensor> {
     let (room, values) = match x.device() {
         Device::Gpu(_) => {
             let elements = x.on_gpu()?;
-            let found = elements.device().offer_geglu(elements, half)?;
+            let found = elements.device().fusions().offer_geglu(elements, half)?;
             return Ok(Tensor::from_gpu(shape, found));
         }
         Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),
@@ -212,7 +212,7 @@ pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tenso
             }
             let (elements, sizes) = (x.on_gpu()?, [b, h, w, c]);
             let gpu = elements.device();
-            let found = gpu.offer_upsample_nearest(elements, sizes, [height, width])?;
+            let found = gpu.fusions().offer_upsample_nearest(elements, sizes, [height, width])?;
             return Ok(Tensor::from_gpu(shape, found));
         }
         Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),

@@ -163,14 +163,14 @@ impl GroupNorm {
             return Ok(None);
         };
         let gpu = first.device();
-        if !gpu.fuses(Fusion::GroupNormOfTwo, first.format()) {
+        if !gpu.fusions().fuses(Fusion::GroupNormOfTwo, first.format()) {
             return Ok(None);
         }
         let here = self.slot.at(&x.device())?;
         let spec = self.spec(x, (here.gpu(0)?.floats()?, here.gpu(1)?.floats()?), act)?;
         let behind = behind.gpu_in("group norm", first.format())?;
         let shape = [items, height, width, self.channels];
-        let made = gpu.offer_group_norm_of_two(first, &behind, spec)?;
+        let made = gpu.fusions().offer_group_norm_of_two(first, &behind, spec)?;
         Ok(Some(Tensor::from_gpu(shape, made)))
     }
 

@@ -12,7 +12,7 @@ pub fn guide(cond: &Tensor, uncond: &Tensor, scale: f32) -> Result<Tensor> {
         "guidance",
         [cond, uncond],
         |c, u| u + scale * (c - u),
-        |gpu, cond, uncond| gpu.offer_guide(cond, uncond, scale),
+        |gpu, cond, uncond| gpu.fusions().offer_guide(cond, uncond, scale),
     )
 }
 
@@ -23,7 +23,7 @@ pub fn euler_step(x: &Tensor, denoised: &Tensor, sigma: f32, next: f32) -> Resul
         "euler",
         [x, denoised],
         |x, d| x + (x - d) / sigma * change,
-        |gpu, x, denoised| gpu.offer_euler(x, denoised, sigma, change),
+        |gpu, x, denoised| gpu.fusions().offer_euler(x, denoised, sigma, change),
     )
 }
 

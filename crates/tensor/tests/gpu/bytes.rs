@@ -117,7 +117,7 @@ fn products_of_whole_numbers_are_as_on_the_processor() {
 
 /// What a card computes as.
 fn capability(gpu: &Device) -> (u32, u32) {
-    gpu.gpu().map_or((0, 0), |gpu| gpu.capability)
+    gpu.gpu().map_or((0, 0), |gpu| gpu.generation)
 }
 
 /// Others multiply such weights as halves, and round no input.

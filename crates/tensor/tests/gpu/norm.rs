@@ -119,8 +119,8 @@ fn group_norm_after_products_is_as_on_the_processor() {
             }
         }
     }
-    println!("{known} after products that left their spread");
-    let on_hopper = gpu.gpu().is_some_and(|gpu| gpu.capability == (9, 0));
+    println!("{known} after products that left sums");
+    let on_hopper = gpu.gpu().is_some_and(|gpu| gpu.generation == (9, 0));
     assert!(!on_hopper || known >= 8, "only {known}");
     report.end("group norm after products");
 }

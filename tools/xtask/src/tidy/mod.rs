@@ -5,6 +5,7 @@ mod backends;
 mod code;
 mod families;
 mod files;
+mod launches;
 mod pages;
 
 use std::fs;
@@ -24,6 +25,7 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(files::check(&sources));
     complaints.extend(families::check(&sources));
     complaints.extend(pages::check(&sources));
+    complaints.extend(launches::check()?);
     complaints.extend(licence_texts());
     for complaint in &complaints {
         eprintln!("tidy: {complaint}");

@@ -1,39 +1,43 @@
 //! Moving elements on a GPU. The kernels move units of 2 to 16 bytes and know nothing of formats.
 
-use super::{grid, whole};
-use crate::cuda::{Address, Args, CudaDevice, Format, GpuBuffer, Kernel, OnCard};
+use super::{blocks, grid, pack, small, whole};
+use crate::cuda::launches::arrange::{
+    Copy, CopyKernel, Nearest, NearestKernel, Select, SelectKernel, Split, Transpose,
+    TransposeKernel,
+};
+use crate::cuda::staging::Moment;
+use crate::cuda::tuned;
+use crate::cuda::{Address, CudaDevice, Format, GpuBuffer, OnCard, Pointer, Shape};
 use crate::elements::strides;
 use crate::error::{Result, TensorError};
 
-/// Kernels by what they take at once.
-const COPY_NAMES: [&str; 8] = [
-    "copy_2",
-    "copy_4",
-    "copy_8",
-    "copy_16",
-    "copy_2_wide",
-    "copy_4_wide",
-    "copy_8_wide",
-    "copy_16_wide",
+/// Kernels for units of 2, 4, 8 and 16 bytes, then the same for more units than 32 bits count.
+const COPIES: [CopyKernel; 8] = [
+    CopyKernel::Copy2,
+    CopyKernel::Copy4,
+    CopyKernel::Copy8,
+    CopyKernel::Copy16,
+    CopyKernel::Copy2Wide,
+    CopyKernel::Copy4Wide,
+    CopyKernel::Copy8Wide,
+    CopyKernel::Copy16Wide,
 ];
 
-/// Kernels by what they take at once.
-const SELECT_NAMES: [&str; 8] = [
-    "select_2",
-    "select_4",
-    "select_8",
-    "select_16",
-    "select_2_wide",
-    "select_4_wide",
-    "select_8_wide",
-    "select_16_wide",
+/// The same that select entries.
+const SELECTIONS: [SelectKernel; 8] = [
+    SelectKernel::Select2,
+    SelectKernel::Select4,
+    SelectKernel::Select8,
+    SelectKernel::Select16,
+    SelectKernel::Select2Wide,
+    SelectKernel::Select4Wide,
+    SelectKernel::Select8Wide,
+    SelectKernel::Select16Wide,
 ];
 
 /// Most dimensions that kernels walk over.
 pub(super) const RANK: usize = 6;
 
-/// Least rows and columns that are worth a transposition through tiles.
-const LEAST_TILE: usize = 16;
 /// Rows and columns of a tile.
 const TILE: usize = 64;
 
@@ -90,18 +94,10 @@ pub(super) fn positions(dims: &[WalkDim]) -> usize {
     dims.iter().map(|dim| dim.size).product()
 }
 
-fn kernel(name: &'static str) -> Kernel {
-    Kernel {
-        module: "arrange",
-        format: Format::F32,
-        name,
-    }
-}
-
-/// The kernel for units of a size out of those for 2, 4, 8 and 16 bytes, then the same for more units than 32 bits count.
-fn by_unit(names: [&'static str; 8], unit: usize, total: usize) -> Kernel {
+/// The kernel for so many units of a size.
+fn by_unit<K: core::marker::Copy>(kernels: [K; 8], unit: usize, total: usize) -> K {
     let at = unit.trailing_zeros() as usize - 1;
-    kernel(names[at + if total >> 31 == 0 { 0 } else { 4 }])
+    kernels[at + if total >> 31 == 0 { 0 } else { 4 }]
 }
 
 /// The largest unit in bytes, of at most 16, that divides all of these numbers of elements of a size.
@@ -152,18 +148,14 @@ pub(super) fn copy(
         }
     }
     let total = positions(&dims);
-    let args = Args::new()
-        .pointer(to)
-        .pointer(from)
-        .long(whole(total))
-        .words(&walk_words(&dims));
-    device.launch(
-        by_unit(COPY_NAMES, unit, total),
-        grid(total)?,
-        256,
-        0,
-        &args,
-    )
+    let copy = Copy {
+        kernel: by_unit(COPIES, unit, total),
+        to: Pointer::at(to),
+        from: Pointer::at(from),
+        total: whole(total),
+        walk: walk_words(&dims),
+    };
+    device.launch_plain(Moment::InTurn, grid(total)?, copy)
 }
 
 /// The same through tiles, where the target runs along one dimension and the source along another. Says whether it was so.
@@ -184,26 +176,27 @@ fn transposed(
     let blocks = positions(&rest).saturating_mul(tiles);
     let worth = rows.a == 1
         && !matches!(rows.b, 0 | 1)
-        && rows.size.min(columns.size) >= LEAST_TILE
+        && rows.size.min(columns.size) >= tuned::LEAST_TRANSPOSED
         && rest.len() <= RANK
         && blocks >> 31 == 0;
     if !worth {
         return Ok(false);
     }
-    let name = if element == 2 {
-        "transpose_2"
-    } else {
-        "transpose_4"
+    let transpose = Transpose {
+        kernel: if element == 2 {
+            TransposeKernel::Transpose2
+        } else {
+            TransposeKernel::Transpose4
+        },
+        to: Pointer::at(to),
+        from: Pointer::at(from),
+        rows: whole(rows.size),
+        columns: whole(columns.size),
+        row_step: rows.b as i64,
+        column_step: columns.a as i64,
+        walk: walk_words(&rest),
     };
-    let args = Args::new()
-        .pointer(to)
-        .pointer(from)
-        .long(whole(rows.size))
-        .long(whole(columns.size))
-        .long(rows.b as i64)
-        .long(columns.a as i64)
-        .words(&walk_words(&rest));
-    device.launch(kernel(name), [blocks as u32, 1, 1], 256, 0, &args)?;
+    device.launch_plain(Moment::InTurn, Shape::row(blocks as u32, 256), transpose)?;
     Ok(true)
 }
 
@@ -288,21 +281,17 @@ pub(crate) fn index_select(
     let unit = unit_of(element, [inner as u64]);
     let together = unit / element;
     let total = out.len() / together;
-    let args = Args::new()
-        .pointer(out.address())
-        .pointer(from.address())
-        .pointer(ids.address())
-        .long(whole(total))
-        .long(whole(indices.len()))
-        .long(whole(size))
-        .long(whole(inner / together));
-    device.launch(
-        by_unit(SELECT_NAMES, unit, total),
-        grid(total)?,
-        256,
-        0,
-        &args,
-    )?;
+    let select = Select {
+        kernel: by_unit(SELECTIONS, unit, total),
+        to: (&out).into(),
+        from: from.into(),
+        ids: (&ids).into(),
+        total: whole(total),
+        picks: whole(indices.len()),
+        size: whole(size),
+        inner: whole(inner / together),
+    };
+    device.launch_plain(Moment::InTurn, grid(total)?, select)?;
     Ok(out)
 }
 
@@ -330,24 +319,28 @@ pub(crate) fn upsample_nearest(
     let element = from.format().size();
     let unit = unit_of(element, [c as u64]);
     let units = c * element / unit;
-    let name = match unit {
-        2 => "nearest_2",
-        4 => "nearest_4",
-        8 => "nearest_8",
-        _ => "nearest_16",
+    let kernel = match unit {
+        2 => NearestKernel::Nearest2,
+        4 => NearestKernel::Nearest4,
+        8 => NearestKernel::Nearest8,
+        _ => NearestKernel::Nearest16,
     };
     // One row of blocks for each row of the result; more rows than a grid has are taken in turns.
     let (rows, across) = (b * height, width * units);
-    let [blocks, ..] = grid(across)?;
-    let mut args = Args::new()
-        .pointer(out.address())
-        .pointer(from.address())
-        .long(whole(rows));
-    for size in [h, w, height, width, units] {
-        args = args.int(super::small(size)?);
-    }
-    let shape = [blocks, rows.min(0xffff) as u32, 1];
-    device.launch(kernel(name), shape, 256, 0, &args)?;
+    let blocks = blocks(across.div_ceil(256))?;
+    let nearest = Nearest {
+        kernel,
+        to: (&out).into(),
+        from: from.into(),
+        rows: whole(rows),
+        h: small(h)?,
+        w: small(w)?,
+        height: small(height)?,
+        width: small(width)?,
+        c: small(units)?,
+    };
+    let shape = Shape::new([blocks, rows.min(0xffff) as u32, 1], 256);
+    device.launch_plain(Moment::InTurn, shape, nearest)?;
     Ok(out)
 }
 
@@ -358,7 +351,7 @@ pub(crate) fn split_rows(
     parts: usize,
 ) -> Result<Option<Vec<GpuBuffer>>> {
     const MOST: usize = 8;
-    let (device, together) = (from.card(), super::pack(from.format()));
+    let (device, together) = (from.card(), pack(from.format()));
     let width = from.len() / rows.max(1) / parts.max(1);
     let fits = from.len() > 0 && (1..=MOST).contains(&parts) && width.is_multiple_of(together);
     if !fits {
@@ -366,18 +359,19 @@ pub(crate) fn split_rows(
     }
     let made = (0..parts).map(|_| device.buffer(rows * width, from.format()));
     let made = made.collect::<Result<Vec<_>>>()?;
-    let mut targets = [0; MOST];
-    for (target, part) in targets.iter_mut().zip(&made) {
+    let mut to = [0; MOST];
+    for (target, part) in to.iter_mut().zip(&made) {
         *target = part.address();
     }
     let total = from.len() / together;
-    let args = Args::new()
-        .pointer(from.address())
-        .long(whole(total))
-        .int(super::small(parts)?)
-        .int(super::small(width / together)?)
-        .words(&targets);
-    device.launch(kernel("split_16"), grid(total)?, 256, 0, &args)?;
+    let split = Split {
+        from: from.into(),
+        total: whole(total),
+        parts: small(parts)?,
+        width: small(width / together)?,
+        to,
+    };
+    device.launch_plain(Moment::InTurn, grid(total)?, split)?;
     Ok(Some(made))
 }
 

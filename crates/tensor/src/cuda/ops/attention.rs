@@ -1,42 +1,46 @@
 //! Attention on a GPU.
 
-use super::norm::int;
+use super::small;
 use crate::cpu::attention::Sizes;
+use crate::cuda::launches::attention_hopper::{self, AttentionKernel as HopperKernel};
+use crate::cuda::launches::attention_mma::{
+    self, AttentionKernel as MmaKernel, MaskedKernel, ShortKernel,
+};
+use crate::cuda::launches::attention_plain::{self, AttentionKernel as PlainKernel};
+use crate::cuda::launches::{AttentionMask, AttentionSizes};
+use crate::cuda::tuned::{SHORT_BLOCKS, attention_cost};
 use crate::cuda::{
-    Address, Args, CudaDevice, Format, GpuBuffer, Kernel, OnCard, TensorMapSpec, work,
+    Address, CudaDevice, Format, GpuBuffer, OnCard, Pointer, Shape, TensorMapSpec, work,
 };
 use crate::error::{Result, TensorError};
-use crate::gpu::{GpuMask, Values};
+use crate::gpu::{GpuMask, ValueRows};
 
-/// An instance of `attention_hopper.cu`: the widest head, keys of a tile, warp groups that compute 64 queries each, and what one of
-/// them takes, compared with others for that width.
+/// An instance of `attention_hopper.cu`: the widest head, keys of a tile, and warp groups that compute 64 queries each.
 struct Hopper {
-    name: &'static str,
+    kernel: HopperKernel,
     d: usize,
     keys: u32,
     groups: u32,
-    cost: u32,
 }
 
-/// The narrowest first. Measured on an H200.
+/// The narrowest first.
 static HOPPER: [Hopper; 8] = [
-    hopper("attention_40", 40, 128, 3, 100),
-    hopper("attention_40_of_4", 40, 80, 4, 99),
-    hopper("attention_64", 64, 128, 3, 100),
-    hopper("attention_80", 80, 128, 2, 116),
-    hopper("attention_80_of_3", 80, 96, 3, 100),
-    hopper("attention_128", 128, 128, 2, 100),
-    hopper("attention_160", 160, 64, 2, 100),
-    hopper("attention_256", 256, 64, 2, 100),
+    hopper(HopperKernel::Attention40, 40, 128, 3),
+    hopper(HopperKernel::Attention40Of4, 40, 80, 4),
+    hopper(HopperKernel::Attention64, 64, 128, 3),
+    hopper(HopperKernel::Attention80, 80, 128, 2),
+    hopper(HopperKernel::Attention80Of3, 80, 96, 3),
+    hopper(HopperKernel::Attention128, 128, 128, 2),
+    hopper(HopperKernel::Attention160, 160, 64, 2),
+    hopper(HopperKernel::Attention256, 256, 64, 2),
 ];
 
-const fn hopper(name: &'static str, d: usize, keys: u32, groups: u32, cost: u32) -> Hopper {
+const fn hopper(kernel: HopperKernel, d: usize, keys: u32, groups: u32) -> Hopper {
     Hopper {
-        name,
+        kernel,
         d,
         keys,
         groups,
-        cost,
     }
 }
 
@@ -47,7 +51,7 @@ impl Hopper {
         let time = |h: &&Self| {
             let blocks = s.queries.div_ceil(64 * h.groups as usize) * s.heads * s.batch;
             let rounds = blocks.div_ceil(multiprocessors.max(1) as usize);
-            rounds as u64 * u64::from(h.groups * h.cost)
+            rounds as u64 * u64::from(h.groups * attention_cost(h.kernel))
         };
         HOPPER.iter().filter(|h| h.d == d).min_by_key(time)
     }
@@ -64,27 +68,27 @@ impl Hopper {
 const WIDE_SHARED: u32 = 3 * 65536 + 8192 + 512 + 64 + 1024;
 
 /// An instance of `attention_mma.cu`: the widest head, keys of a tile, and queries of a block.
-struct Mma {
-    name: &'static str,
+struct Mma<K> {
+    kernel: K,
     d: usize,
     keys: u32,
     queries: u32,
 }
 
-static MMA: [Mma; 7] = [
-    mma("attention_40", 40, 64, 128),
-    mma("attention_64", 64, 64, 128),
-    mma("attention_80", 80, 64, 128),
-    mma("attention_128", 128, 64, 128),
-    mma("attention_128_small", 128, 32, 128),
-    mma("attention_160", 160, 32, 128),
-    mma("attention_256", 256, 32, 64),
+static MMA: [Mma<MmaKernel>; 7] = [
+    mma(MmaKernel::Attention40, 40, 64, 128),
+    mma(MmaKernel::Attention64, 64, 64, 128),
+    mma(MmaKernel::Attention80, 80, 64, 128),
+    mma(MmaKernel::Attention128, 128, 64, 128),
+    mma(MmaKernel::Attention128Small, 128, 32, 128),
+    mma(MmaKernel::Attention160, 160, 32, 128),
+    mma(MmaKernel::Attention256, 256, 32, 64),
 ];
 
-static MASKED: [Mma; 3] = [
-    mma("masked_64", 64, 64, 128),
-    mma("masked_128", 128, 32, 128),
-    mma("masked_256", 256, 32, 64),
+static MASKED: [Mma<MaskedKernel>; 3] = [
+    mma(MaskedKernel::Masked64, 64, 64, 128),
+    mma(MaskedKernel::Masked128, 128, 32, 128),
+    mma(MaskedKernel::Masked256, 256, 32, 64),
 ];
 
 /// Keys that are one tile, such as the 77 words of a prompt.
@@ -92,20 +96,20 @@ const SHORT: usize = 80;
 
 /// An instance for so few keys: the widest head, and warps of a block, each of which has 16 queries at a time.
 struct Short {
-    name: &'static str,
+    kernel: ShortKernel,
     d: usize,
     warps: usize,
 }
 
 static SHORTS: [Short; 4] = [
-    short("short_40", 40, 8),
-    short("short_64", 64, 4),
-    short("short_80", 80, 4),
-    short("short_160", 160, 4),
+    short(ShortKernel::Short40, 40, 8),
+    short(ShortKernel::Short64, 64, 4),
+    short(ShortKernel::Short80, 80, 4),
+    short(ShortKernel::Short160, 160, 4),
 ];
 
-const fn short(name: &'static str, d: usize, warps: usize) -> Short {
-    Short { name, d, warps }
+const fn short(kernel: ShortKernel, d: usize, warps: usize) -> Short {
+    Short { kernel, d, warps }
 }
 
 impl Short {
@@ -126,28 +130,27 @@ fn pitch(d: usize) -> usize {
     d.next_multiple_of(16) * 2 + 16
 }
 
-const fn mma(name: &'static str, d: usize, keys: u32, queries: u32) -> Mma {
+const fn mma<K>(kernel: K, d: usize, keys: u32, queries: u32) -> Mma<K> {
     Mma {
-        name,
+        kernel,
         d,
         keys,
         queries,
     }
 }
 
-impl Mma {
+impl<K> Mma<K> {
     fn shared(&self) -> u32 {
         pitch(self.d) as u32 * (self.queries + 4 * self.keys)
     }
 
+    fn shape(&self, s: Sizes) -> Result<Shape> {
+        Ok(Shape::row(blocks(s, self.queries, 1)?, 128).with_shared(self.shared()))
+    }
+
     /// The narrowest instance that has room for heads of `d`, on a card with so much shared memory.
-    fn find(d: usize, masked: bool, shared: u32) -> Option<&'static Self> {
-        let fits = |m: &&Self| m.d >= d && m.shared() <= shared;
-        if masked {
-            MASKED.iter().find(fits)
-        } else {
-            MMA.iter().find(fits)
-        }
+    fn find(all: &'static [Self], d: usize, shared: u32) -> Option<&'static Self> {
+        all.iter().find(|m| m.d >= d && m.shared() <= shared)
     }
 }
 
@@ -163,25 +166,30 @@ fn blocks(s: Sizes, queries: u32, slices: usize) -> Result<u32> {
         .ok_or_else(|| TensorError::invalid("attention", "too many queries for a GPU"))
 }
 
-fn sizes(args: Args, s: Sizes) -> Result<Args> {
-    Ok(args
-        .int(int(s.queries)?)
-        .int(int(s.keys)?)
-        .int(int(s.heads)?)
-        .int(int(s.d)?))
+fn sizes(s: Sizes, scale: f32) -> Result<AttentionSizes> {
+    Ok(AttentionSizes {
+        queries: small(s.queries)?,
+        keys: small(s.keys)?,
+        heads: small(s.heads)?,
+        d: small(s.d)?,
+        scale,
+    })
 }
 
-fn mask_args(args: Args, mask: GpuMask<'_>) -> Args {
-    let (address, steps, kind) = match mask {
-        GpuMask::None => (0, [0; 3], 0),
-        GpuMask::Causal => (0, [0; 3], 1),
-        GpuMask::Add { data, steps } => (data.address(), steps, 2),
+fn mask_parameters(mask: GpuMask<'_>) -> AttentionMask {
+    let (mask, steps, kind) = match mask {
+        GpuMask::None => (Pointer::NONE, [0; 3], 0),
+        GpuMask::Causal => (Pointer::NONE, [0; 3], 1),
+        GpuMask::Add { data, steps } => (data.into(), steps, 2),
     };
-    let args = args.pointer(address);
-    steps
-        .into_iter()
-        .fold(args, |args, step| args.long(step as i64))
-        .int(kind)
+    let [mask_item, mask_head, mask_query] = steps.map(|step| step as i64);
+    AttentionMask {
+        mask,
+        mask_item,
+        mask_head,
+        mask_query,
+        kind,
+    }
 }
 
 /// Softmax of `q k^T * scale` and the mask, times `v`. All have one format; there is a query and a key.
@@ -205,7 +213,7 @@ pub(crate) fn attention(
         return Ok(out);
     }
     if !masked && suits_hopper(device, s) {
-        let values = Values {
+        let values = ValueRows {
             rows: v,
             first: 0,
             row: s.heads * s.d,
@@ -217,9 +225,14 @@ pub(crate) fn attention(
         short_attention(instance, s, [q, k, v, &out], scale)?;
         return Ok(out);
     }
-    match Mma::find(s.d, masked, device.shared_limit()) {
-        Some(instance) => mma_attention(instance, s, [q, k, v, &out], scale, mask)?,
-        None => plain(s, [q, k, v, &out], scale, mask)?,
+    let all = [q, k, v, &out];
+    let found = if masked {
+        masked_attention(s, all, scale, mask)?
+    } else {
+        mma_attention(s, all, scale)?
+    };
+    if !found {
+        plain(s, all, scale, mask)?;
     }
     Ok(out)
 }
@@ -239,7 +252,7 @@ pub(crate) fn reads_rows(device: &CudaDevice, format: Format, s: Sizes, row: usi
 pub(crate) fn attention_in_rows(
     s: Sizes,
     [q, k]: [&GpuBuffer; 2],
-    values: Values<'_>,
+    values: ValueRows<'_>,
     scale: f32,
 ) -> Result<GpuBuffer> {
     let out = q.card().buffer(q.len(), q.format())?;
@@ -250,19 +263,19 @@ pub(crate) fn attention_in_rows(
 fn hopper_attention(
     s: Sizes,
     [q, k, out]: [&GpuBuffer; 3],
-    values: Values<'_>,
+    values: ValueRows<'_>,
     scale: f32,
 ) -> Result<()> {
     let device = q.card();
-    let (name, keys, queries, shared, threads) = match Hopper::find(s, device.multiprocessors()) {
+    let (kernel, keys, queries, shared, threads) = match Hopper::find(s, device.multiprocessors()) {
         Some(h) => (
-            h.name,
+            h.kernel,
             h.keys,
             64 * h.groups,
             h.shared(),
             128 * (h.groups + 1),
         ),
-        None => ("attention_512", 64, 64, WIDE_SHARED, 384),
+        None => (HopperKernel::Attention512, 64, 64, WIDE_SHARED, 384),
     };
     let map = |(address, row): (u64, usize), [d, heads]: [usize; 2], tokens: usize, rows: u32| {
         let [d, heads, tokens, batch] = [d, heads, tokens, s.batch].map(|n| n as u64);
@@ -278,25 +291,17 @@ fn hopper_attention(
     let own = s.heads * s.d;
     let first = values.rows.slice_at(values.first).address();
     // Heads of queries one by one, so that columns past theirs are zeros; of keys and values as one row.
-    let args = Args::new()
-        .map(&map(
-            (q.address(), own),
-            [s.d, s.heads],
-            s.queries,
-            queries,
-        )?)
-        .map(&map((k.address(), own), [own, 1], s.keys, keys)?)
-        .map(&map((first, values.row), [own, 1], s.keys, keys)?)
-        .pointer(out.address());
-    let args = sizes(args, s)?.float(scale);
-    let kernel = Kernel {
-        module: "attention_hopper",
-        format: q.format(),
-        name,
+    let attention = attention_hopper::Attention {
+        kernel,
+        map_q: map((q.address(), own), [s.d, s.heads], s.queries, queries)?,
+        map_k: map((k.address(), own), [own, 1], s.keys, keys)?,
+        map_v: map((first, values.row), [own, 1], s.keys, keys)?,
+        out: out.into(),
+        sizes: sizes(s, scale)?,
     };
-    let grid = [blocks(s, queries, 1)?, 1, 1];
+    let shape = Shape::row(blocks(s, queries, 1)?, threads).with_shared(shared);
     tell_work(s, out);
-    device.launch(kernel, grid, threads, shared, &args)
+    device.launch(q.format(), shape, attention)
 }
 
 /// Tells what the next kernel has to do.
@@ -317,47 +322,62 @@ fn short_attention(
     let device = q.card();
     let queries = 16 * instance.warps;
     let all = s.queries.div_ceil(queries) * s.heads * s.batch;
-    // Two blocks for each multiprocessor, so that one has something to do while the other waits for its first queries.
-    let each = all.div_ceil(2 * device.multiprocessors() as usize);
+    let each = all.div_ceil(SHORT_BLOCKS * device.multiprocessors() as usize);
     let each = each.clamp(1, s.queries.div_ceil(queries));
-    let args = [q, k, v, out]
-        .iter()
-        .fold(Args::new(), |args, buffer| args.pointer(buffer.address()));
-    let args = sizes(args, s)?.float(scale).int(int(each)?);
-    let kernel = Kernel {
-        module: "attention_mma",
-        format: q.format(),
-        name: instance.name,
+    let attention = attention_mma::Short {
+        kernel: instance.kernel,
+        q: q.into(),
+        k: k.into(),
+        v: v.into(),
+        out: out.into(),
+        sizes: sizes(s, scale)?,
+        each: small(each)?,
     };
-    let grid = [blocks(s, int(queries * each)?.cast_unsigned(), 1)?, 1, 1];
+    let blocks = blocks(s, super::blocks(queries * each)?, 1)?;
     tell_work(s, out);
-    let threads = 32 * instance.warps as u32;
-    device.launch(kernel, grid, threads, instance.shared(), &args)
+    let shape = Shape::row(blocks, 32 * instance.warps as u32).with_shared(instance.shared());
+    device.launch(q.format(), shape, attention)
 }
 
-fn mma_attention(
-    instance: &Mma,
+/// `false` where no instance has room, as below.
+fn mma_attention(s: Sizes, [q, k, v, out]: [&GpuBuffer; 4], scale: f32) -> Result<bool> {
+    let Some(instance) = Mma::find(&MMA, s.d, q.card().shared_limit()) else {
+        return Ok(false);
+    };
+    let attention = attention_mma::Attention {
+        kernel: instance.kernel,
+        q: q.into(),
+        k: k.into(),
+        v: v.into(),
+        out: out.into(),
+        sizes: sizes(s, scale)?,
+    };
+    tell_work(s, out);
+    q.card().launch(q.format(), instance.shape(s)?, attention)?;
+    Ok(true)
+}
+
+fn masked_attention(
     s: Sizes,
     [q, k, v, out]: [&GpuBuffer; 4],
     scale: f32,
     mask: GpuMask<'_>,
-) -> Result<()> {
-    let args = [q, k, v, out]
-        .iter()
-        .fold(Args::new(), |args, buffer| args.pointer(buffer.address()));
-    let args = sizes(args, s)?.float(scale);
-    let args = match mask {
-        GpuMask::None => args,
-        GpuMask::Causal | GpuMask::Add { .. } => mask_args(args, mask),
+) -> Result<bool> {
+    let Some(instance) = Mma::find(&MASKED, s.d, q.card().shared_limit()) else {
+        return Ok(false);
     };
-    let kernel = Kernel {
-        module: "attention_mma",
-        format: q.format(),
-        name: instance.name,
+    let attention = attention_mma::Masked {
+        kernel: instance.kernel,
+        q: q.into(),
+        k: k.into(),
+        v: v.into(),
+        out: out.into(),
+        sizes: sizes(s, scale)?,
+        mask: mask_parameters(mask),
     };
-    let grid = [blocks(s, instance.queries, 1)?, 1, 1];
     tell_work(s, out);
-    q.card().launch(kernel, grid, 128, instance.shared(), &args)
+    q.card().launch(q.format(), instance.shape(s)?, attention)?;
+    Ok(true)
 }
 
 /// Most channels of a token that the plain kernels address.
@@ -378,26 +398,23 @@ fn check_plain(s: Sizes) -> Result<()> {
 fn plain(s: Sizes, [q, k, v, out]: [&GpuBuffer; 4], scale: f32, mask: GpuMask<'_>) -> Result<()> {
     check_plain(s)?;
     // Heads that are wider than the widest are shared by several blocks.
-    let (name, slice) = match s.d {
-        0..=64 => ("attention_64", 64),
-        65..=128 => ("attention_128", 128),
-        _ => ("attention_256", 256),
+    let (kernel, slice) = match s.d {
+        0..=64 => (PlainKernel::Attention64, 64),
+        65..=128 => (PlainKernel::Attention128, 128),
+        _ => (PlainKernel::Attention256, 256),
     };
-    let args = [q, k, v, out]
-        .iter()
-        .fold(Args::new(), |args, buffer| args.pointer(buffer.address()));
-    let args = mask_args(sizes(args, s)?.float(scale), mask);
-    let kernel = plain_kernel(q.format(), name);
-    let grid = [blocks(s, PLAIN_QUERIES, s.d.div_ceil(slice))?, 1, 1];
-    q.card().launch(kernel, grid, 256, 0, &args)
-}
-
-fn plain_kernel(format: Format, name: &'static str) -> Kernel {
-    Kernel {
-        module: "attention_plain",
-        format,
-        name,
-    }
+    let attention = attention_plain::Attention {
+        kernel,
+        q: q.into(),
+        k: k.into(),
+        v: v.into(),
+        out: out.into(),
+        sizes: sizes(s, scale)?,
+        mask: mask_parameters(mask),
+    };
+    let blocks = blocks(s, PLAIN_QUERIES, s.d.div_ceil(slice))?;
+    q.card()
+        .launch(q.format(), Shape::row(blocks, 256), attention)
 }
 
 /// The softmax of `q k^T * scale` itself, (batch * heads, queries, keys).
@@ -412,13 +429,14 @@ pub(crate) fn probabilities(
     let count = s.batch * s.heads * s.queries * s.keys;
     let out = device.buffer(count, q.format())?;
     if count > 0 {
-        let args = [q, k, &out]
-            .iter()
-            .fold(Args::new(), |args, buffer| args.pointer(buffer.address()));
-        let args = sizes(args, s)?.float(scale);
-        let kernel = plain_kernel(q.format(), "probabilities");
-        let grid = [blocks(s, PLAIN_QUERIES, 1)?, 1, 1];
-        device.launch(kernel, grid, 256, 0, &args)?;
+        let probabilities = attention_plain::Probabilities {
+            q_all: q.into(),
+            k_all: k.into(),
+            out: (&out).into(),
+            sizes: sizes(s, scale)?,
+        };
+        let shape = Shape::row(blocks(s, PLAIN_QUERIES, 1)?, 256);
+        device.launch(q.format(), shape, probabilities)?;
     }
     Ok(out)
 }

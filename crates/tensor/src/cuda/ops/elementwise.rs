@@ -3,7 +3,8 @@
 use super::arrange::{RANK, WalkDim, gather, merged, positions, walk_words};
 use super::{grid, launch_packs, pack, whole};
 use crate::arrange::broadcast_strides;
-use crate::cuda::{Address, Args, GpuBuffer, Kernel, OnCard};
+use crate::cuda::launches::elementwise as launches;
+use crate::cuda::{GpuBuffer, OnCard};
 use crate::elementwise::{Binary, Unary};
 use crate::error::Result;
 use crate::gpu::Activation;
@@ -78,7 +79,7 @@ pub(crate) fn binary(
                 .all(|dim| fits(inner.a, dim.a) && fits(inner.b, dim.b))
     };
     let total = positions(&dims);
-    let (number, weight) = op.on_gpu();
+    let (op, weight) = op.on_gpu();
     if in_packs {
         let inner = &mut dims[last];
         inner.size = inner.size.div_ceil(width);
@@ -86,25 +87,22 @@ pub(crate) fn binary(
         inner.b *= width as isize;
     }
     let threads = positions(&dims);
-    let name = match (in_packs, threads >> 31) {
-        (true, _) => "binary_packs",
-        (false, 0) => "binary",
-        (false, _) => "binary_wide",
+    let kernel = match (in_packs, threads >> 31) {
+        (true, _) => launches::BinaryKernel::BinaryPacks,
+        (false, 0) => launches::BinaryKernel::Binary,
+        (false, _) => launches::BinaryKernel::BinaryWide,
     };
-    let kernel = Kernel {
-        module: "elementwise",
-        format,
-        name,
+    let combine = launches::Binary {
+        kernel,
+        to: (&out).into(),
+        a: a.into(),
+        b: b.into(),
+        total: whole(total),
+        op,
+        weight,
+        walk: walk_words(&dims),
     };
-    let args = Args::new()
-        .pointer(out.address())
-        .pointer(a.address())
-        .pointer(b.address())
-        .long(whole(total))
-        .int(number)
-        .float(weight)
-        .words(&walk_words(&dims));
-    device.launch(kernel, grid(threads)?, 256, 0, &args)?;
+    device.launch(format, grid(threads)?, combine)?;
     Ok(out)
 }
 
@@ -121,26 +119,28 @@ pub(crate) fn activate(from: &GpuBuffer, to: &GpuBuffer, activation: Activation)
 }
 
 fn start_unary(to: &GpuBuffer, from: &GpuBuffer, (op, p, q): (i32, f32, f32)) -> Result<()> {
-    let args = Args::new()
-        .pointer(to.address())
-        .pointer(from.address())
-        .long(whole(from.len()))
-        .int(op)
-        .float(p)
-        .float(q);
-    launch_packs(to, "elementwise", "unary", &args)
+    let unary = launches::Unary {
+        to: to.into(),
+        from: from.into(),
+        total: whole(from.len()),
+        op,
+        p,
+        q,
+    };
+    launch_packs(to, unary)
 }
 
 /// `uncond + scale * (cond - uncond)`. Both have one format and length.
 pub(crate) fn guide(cond: &GpuBuffer, uncond: &GpuBuffer, scale: f32) -> Result<GpuBuffer> {
     let out = cond.card().buffer(cond.len(), cond.format())?;
-    let args = Args::new()
-        .pointer(out.address())
-        .pointer(cond.address())
-        .pointer(uncond.address())
-        .long(whole(cond.len()))
-        .float(scale);
-    launch_packs(&out, "elementwise", "guide", &args)?;
+    let guide = launches::Guide {
+        to: (&out).into(),
+        cond: cond.into(),
+        uncond: uncond.into(),
+        total: whole(cond.len()),
+        scale,
+    };
+    launch_packs(&out, guide)?;
     Ok(out)
 }
 
@@ -152,13 +152,14 @@ pub(crate) fn euler(
     change: f32,
 ) -> Result<GpuBuffer> {
     let out = x.card().buffer(x.len(), x.format())?;
-    let args = Args::new()
-        .pointer(out.address())
-        .pointer(x.address())
-        .pointer(denoised.address())
-        .long(whole(x.len()))
-        .float(sigma)
-        .float(change);
-    launch_packs(&out, "elementwise", "euler", &args)?;
+    let euler = launches::Euler {
+        to: (&out).into(),
+        x: x.into(),
+        denoised: denoised.into(),
+        total: whole(x.len()),
+        sigma,
+        change,
+    };
+    launch_packs(&out, euler)?;
     Ok(out)
 }

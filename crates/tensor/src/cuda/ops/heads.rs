@@ -1,9 +1,10 @@
 //! Queries, keys and values on a GPU, ready for attention, and what follows it.
 
 use super::{grid, pack, small, whole};
-use crate::cuda::{Address, Args, Format, GpuBuffer, Kernel, OnCard};
+use crate::cuda::launches::heads::{JoinActivated, JoinHeads, JoinHeadsKernel};
+use crate::cuda::{Format, GpuBuffer, OnCard};
 use crate::error::Result;
-use crate::gpu::{Behind, HeadAngles, HeadSizes, HeadTokens};
+use crate::gpu::{HeadAngles, HeadSizes, HeadTokens, TrailingColumns};
 use crate::nn::MlpJoin;
 
 /// Whether heads of a size are whole packs of a warp.
@@ -22,15 +23,11 @@ pub(crate) fn join_heads(
 ) -> Result<()> {
     let (device, format) = (q.card(), q.format());
     let lanes = (sizes.d / pack(format)).next_power_of_two().max(4);
-    let kernel = Kernel {
-        module: "heads",
-        format,
-        name: match lanes {
-            4 => "join_heads_4",
-            8 => "join_heads_8",
-            16 => "join_heads_16",
-            _ => "join_heads_32",
-        },
+    let kernel = match lanes {
+        4 => JoinHeadsKernel::JoinHeads4,
+        8 => JoinHeadsKernel::JoinHeads8,
+        16 => JoinHeadsKernel::JoinHeads16,
+        _ => JoinHeadsKernel::JoinHeads32,
     };
     let kinds = if v.is_some() { 3 } else { 2 };
     let rows = sizes.items * part.tokens * kinds * sizes.heads;
@@ -38,36 +35,39 @@ pub(crate) fn join_heads(
         Some(angles) if angles.each_item => sizes.tokens,
         _ => 0,
     };
-    let [queries, keys, values] = part.from.map(|(of, first)| of.slice_at(first).address());
-    let norms = part
-        .norms
-        .map_or([0; 2], |norms| norms.map(|norm| norm.address()));
-    let args = Args::new()
-        .pointer(q.address())
-        .pointer(k.address())
-        .pointer(v.map_or(0, Address::address))
-        .pointer(queries)
-        .pointer(keys)
-        .pointer(values)
-        .pointer(norms[0])
-        .pointer(norms[1])
-        .pointer(angles.map_or(0, |angles| angles.cos.address()))
-        .pointer(angles.map_or(0, |angles| angles.sin.address()))
-        .long(whole(rows))
-        .int(small(part.tokens)?)
-        .int(small(sizes.tokens)?)
-        .int(small(part.first)?)
-        .long(whole(part.row_width))
-        .int(small(sizes.heads)?)
-        .int(small(sizes.d)?)
-        .int(small(item_angles)?)
-        .float(part.eps)
-        .int(i32::from(angles.is_some_and(|angles| angles.apart)));
-    device.launch(kernel, grid(rows * lanes)?, 256, 0, &args)
+    let [from_q, from_k, from_v] = part.from.map(|(of, first)| of.slice_at(first).into());
+    let join = JoinHeads {
+        kernel,
+        q: q.into(),
+        k: k.into(),
+        v: v.into(),
+        from_q,
+        from_k,
+        from_v,
+        query: part.norms.map(|[query, _]| query).into(),
+        key: part.norms.map(|[_, key]| key).into(),
+        cosines: angles.map(|angles| angles.cos).into(),
+        sines: angles.map(|angles| angles.sin).into(),
+        rows: whole(rows),
+        tokens: small(part.tokens)?,
+        all: small(sizes.tokens)?,
+        first: small(part.first)?,
+        row_width: whole(part.row_width),
+        heads: small(sizes.heads)?,
+        d: small(sizes.d)?,
+        item_angles: small(item_angles)?,
+        eps: part.eps,
+        apart: i32::from(angles.is_some_and(|angles| angles.apart)),
+    };
+    device.launch(format, grid(rows * lanes)?, join)
 }
 
 /// Whether all widths are of whole packs.
-pub(crate) fn joins((seen, left): (&GpuBuffer, usize), behind: Behind<'_>, kind: MlpJoin) -> bool {
+pub(crate) fn joins(
+    (seen, left): (&GpuBuffer, usize),
+    behind: TrailingColumns<'_>,
+    kind: MlpJoin,
+) -> bool {
     let sizes = [left, kind.width(behind.columns), behind.row, behind.first];
     let together = pack(seen.format());
     sizes.iter().all(|size| size.is_multiple_of(together))
@@ -76,12 +76,12 @@ pub(crate) fn joins((seen, left): (&GpuBuffer, usize), behind: Behind<'_>, kind:
 /// Rows of `seen` with an activation of columns behind them; widths in elements. It [`joins`].
 pub(crate) fn join_activated(
     (seen, left): (&GpuBuffer, usize),
-    behind: Behind<'_>,
+    behind: TrailingColumns<'_>,
     kind: MlpJoin,
 ) -> Result<GpuBuffer> {
     let (device, format) = (seen.card(), seen.format());
     let right = kind.width(behind.columns);
-    let number = match kind {
+    let kind = match kind {
         MlpJoin::GeluTanh => 0,
         MlpJoin::GateFirst => 1,
         MlpJoin::GateLast => 2,
@@ -91,19 +91,18 @@ pub(crate) fn join_activated(
     let rows = seen.len() / left;
     let out = device.buffer(rows * (left + right), format)?;
     let total = out.len() / together;
-    let mut args = Args::new()
-        .pointer(out.address())
-        .pointer(seen.address())
-        .pointer(behind.wide.address())
-        .long(whole(total));
-    for size in [left, right, behind.row, behind.first] {
-        args = args.int(small(size / together)?);
-    }
-    let kernel = Kernel {
-        module: "heads",
-        format,
-        name: "join_activated",
+    let packs = |elements: usize| small(elements / together);
+    let join = JoinActivated {
+        to: (&out).into(),
+        seen: seen.into(),
+        wide: behind.wide.into(),
+        total: whole(total),
+        left: packs(left)?,
+        right: packs(right)?,
+        wide_row: packs(behind.row)?,
+        first: packs(behind.first)?,
+        kind,
     };
-    device.launch(kernel, grid(total)?, 256, 0, &args.int(number))?;
+    device.launch(format, grid(total)?, join)?;
     Ok(out)
 }

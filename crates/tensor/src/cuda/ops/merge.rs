@@ -1,8 +1,12 @@
 //! Weights changed by low-rank matrices: in f32, then in the format that they are kept in.
 
-use super::{product, weights};
+use super::{product, small, weights, whole};
+use crate::cuda::launch::PlainLaunch;
+use crate::cuda::launches::elementwise::{Convert, ConvertKernel};
+use crate::cuda::launches::relayout::{AddScaled, RoundByChance};
 use crate::cuda::memory::convert;
-use crate::cuda::{Address, Args, CudaDevice, CudaValue, Format, GpuBuffer, Kernel, OnCard};
+use crate::cuda::staging::Moment;
+use crate::cuda::{Address, CudaDevice, CudaValue, Format, GpuBuffer, OnCard, Pointer, Shape};
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::formats;
@@ -18,22 +22,20 @@ pub(crate) fn can_write(dtype: Dtype) -> bool {
     )
 }
 
-fn start(device: &CudaDevice, name: &'static str, count: usize, args: &Args) -> Result<()> {
-    let kernel = Kernel {
-        module: "relayout",
-        format: Format::F32,
-        name,
-    };
+fn start(device: &CudaDevice, count: usize, launch: impl PlainLaunch) -> Result<()> {
     let blocks = count.div_ceil(1024).clamp(1, 1 << 14) as u32;
-    device.launch(kernel, [blocks, 1, 1], 256, 0, args)
+    device.launch_plain(Moment::InTurn, Shape::row(blocks, 256), launch)
 }
 
-/// A weight (out, channels) with what it grows by, in f32. None for one that is kept in a way that only the processor undoes.
-pub(crate) fn grown(weight: &CudaValue, growths: &[Growth]) -> Result<Option<GpuBuffer>> {
+/// Whether it is a matrix whose elements kernels read: rotations are undone by the processor alone.
+pub(crate) fn can_read(weight: &CudaValue) -> bool {
+    let plain = weight.matrix().is_some_and(|shape| shape.taps == 1);
+    plain && weights::rotation(weight) == 0
+}
+
+/// A weight (out, channels) that kernels [`can_read`] with what it grows by, in f32.
+pub(crate) fn grown(weight: &CudaValue, growths: &[Growth]) -> Result<GpuBuffer> {
     let shape = weights::shape(weight)?;
-    if shape.taps != 1 || weights::rotation(weight) > 0 {
-        return Ok(None);
-    }
     let device = weight.device();
     let sum = match weights::elements(weight, Format::F32, shape.channels)? {
         weights::Elements::Made(buffer) => buffer,
@@ -43,7 +45,9 @@ pub(crate) fn grown(weight: &CudaValue, growths: &[Growth]) -> Result<Option<Gpu
             copy
         }
         // Bytes for products of bytes, and other forms, which nothing can be added to.
-        weights::Elements::Pairs(..) | weights::Elements::Form(_) => return Ok(None),
+        weights::Elements::Pairs(..) | weights::Elements::Form(_) => {
+            return Err(TensorError::invalid(OP, "the weight is not a plain matrix"));
+        }
     };
     for growth in growths {
         let [up, down] = [&growth.up, &growth.down].map(|of| -> Result<(GpuBuffer, usize)> {
@@ -64,14 +68,15 @@ pub(crate) fn grown(weight: &CudaValue, growths: &[Growth]) -> Result<Option<Gpu
         }
         let change = product::matmul(&up, &down, [1, rows, rank, shape.channels])?;
         let to = sum.address() + (growth.first * shape.channels * 4) as u64;
-        let args = Args::new()
-            .pointer(to)
-            .pointer(change.address())
-            .float(growth.scale)
-            .long(change.len() as i64);
-        start(device, "add_scaled", change.len(), &args)?;
+        let add = AddScaled {
+            to: Pointer::at(to),
+            from: (&change).into(),
+            by: growth.scale,
+            count: whole(change.len()),
+        };
+        start(device, change.len(), add)?;
     }
-    Ok(Some(sum))
+    Ok(sum)
 }
 
 /// Writes values to an address in a format, byte for byte as the processor would.
@@ -85,29 +90,27 @@ pub(crate) fn write(values: &GpuBuffer, to: u64, dtype: Dtype, seed: u64) -> Res
         Dtype::F8E4M3 | Dtype::F8E5M2 => {
             let steps = formats::f8_steps(dtype);
             let known = device.upload_values(&steps, Format::F32)?;
-            let args = Args::new()
-                .pointer(values.address())
-                .pointer(to)
-                .pointer(known.address())
-                .int(steps.len() as i32)
-                .long(seed.cast_signed())
-                .long(count as i64);
-            return start(device, "round_by_chance", count, &args);
+            let round = RoundByChance {
+                from: values.into(),
+                to: Pointer::at(to),
+                steps: (&known).into(),
+                number: small(steps.len())?,
+                seed,
+                count: whole(count),
+            };
+            return start(device, count, round);
         }
         _ => {
             let reason = format!("a GPU does not write {}", dtype.name());
             return Err(TensorError::invalid(OP, reason));
         }
     };
-    let kernel = Kernel {
-        module: "elementwise",
-        format,
-        name: "from_f32",
+    let convert = Convert {
+        kernel: ConvertKernel::FromF32,
+        from: values.into(),
+        to: Pointer::at(to),
+        total: whole(count),
     };
-    let args = Args::new()
-        .pointer(values.address())
-        .pointer(to)
-        .long(count as i64);
     let blocks = count.div_ceil(1024).clamp(1, 1 << 16) as u32;
-    device.launch(kernel, [blocks, 1, 1], 256, 0, &args)
+    device.launch(format, Shape::row(blocks, 256), convert)
 }

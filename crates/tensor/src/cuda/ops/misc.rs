@@ -1,7 +1,8 @@
 //! Gated activations and rotary positions on a GPU.
 
 use super::{grid, pack, small, whole};
-use crate::cuda::{Address, Args, GpuBuffer, Kernel, OnCard};
+use crate::cuda::launches::misc::{self as launches, GegluKernel, RopeKernel};
+use crate::cuda::{GpuBuffer, OnCard};
 use crate::error::Result;
 use crate::gpu::RopePairs;
 
@@ -14,22 +15,19 @@ pub(crate) fn geglu(from: &GpuBuffer, half: usize) -> Result<GpuBuffer> {
     }
     let in_packs = half.is_multiple_of(pack(format));
     let together = if in_packs { pack(format) } else { 1 };
-    let kernel = Kernel {
-        module: "misc",
-        format,
-        name: if in_packs {
-            "geglu_packs"
-        } else {
-            "geglu_elements"
-        },
-    };
     let total = out.len() / together;
-    let args = Args::new()
-        .pointer(out.address())
-        .pointer(from.address())
-        .long(whole(total))
-        .int(small(half / together)?);
-    device.launch(kernel, grid(total)?, 256, 0, &args)?;
+    let geglu = launches::Geglu {
+        kernel: if in_packs {
+            GegluKernel::GegluPacks
+        } else {
+            GegluKernel::GegluElements
+        },
+        to: (&out).into(),
+        from: from.into(),
+        total: whole(total),
+        groups: small(half / together)?,
+    };
+    device.launch(format, grid(total)?, geglu)?;
     Ok(out)
 }
 
@@ -46,30 +44,27 @@ pub(crate) fn rope(
     let out = device.buffer(x.len(), format)?;
     let together = pack(format);
     // Threads turn whole packs where those do not reach beyond a head (its half), else single pairs.
-    let (name, total) = match pairs {
+    let (kernel, total) = match pairs {
         RopePairs::Neighbours if (2 * half).is_multiple_of(together) => {
-            ("rope_interleaved_packs", x.len() / together)
+            (RopeKernel::RopeInterleavedPacks, x.len() / together)
         }
-        RopePairs::Neighbours => ("rope_interleaved_elements", x.len() / 2),
+        RopePairs::Neighbours => (RopeKernel::RopeInterleavedElements, x.len() / 2),
         RopePairs::Halves if half.is_multiple_of(together) => {
-            ("rope_half_packs", x.len() / 2 / together)
+            (RopeKernel::RopeHalfPacks, x.len() / 2 / together)
         }
-        RopePairs::Halves => ("rope_half_elements", x.len() / 2),
+        RopePairs::Halves => (RopeKernel::RopeHalfElements, x.len() / 2),
     };
-    let kernel = Kernel {
-        module: "misc",
-        format,
-        name,
+    let rope = launches::Rope {
+        kernel,
+        to: (&out).into(),
+        from: x.into(),
+        cosines: cos.into(),
+        sines: sin.into(),
+        total: whole(total),
+        positions: whole(cos.len() / half),
+        heads: small(heads)?,
+        half: small(half)?,
     };
-    let args = Args::new()
-        .pointer(out.address())
-        .pointer(x.address())
-        .pointer(cos.address())
-        .pointer(sin.address())
-        .long(whole(total))
-        .long(whole(cos.len() / half))
-        .int(small(heads)?)
-        .int(small(half)?);
-    device.launch(kernel, grid(total)?, 256, 0, &args)?;
+    device.launch(format, grid(total)?, rope)?;
     Ok(out)
 }

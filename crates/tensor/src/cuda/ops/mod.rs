@@ -14,7 +14,9 @@ pub(crate) mod product;
 pub(crate) mod reduce;
 mod weights;
 
-use super::{Address, Args, CudaDevice, Format, GpuBuffer, Kernel, OnCard};
+use super::launch::FormattedLaunch;
+use super::launches::elementwise::Fill;
+use super::{CudaDevice, Format, GpuBuffer, OnCard, Shape};
 use crate::error::{Result, TensorError};
 
 /// Elements in 16 bytes.
@@ -37,9 +39,9 @@ fn blocks(number: usize) -> Result<u32> {
     small(number).map(i32::cast_unsigned)
 }
 
-/// A grid of blocks of 256 threads with at least so many threads.
-fn grid(threads: usize) -> Result<[u32; 3]> {
-    Ok([blocks(threads.div_ceil(256))?, 1, 1])
+/// Blocks of 256 threads with at least so many threads.
+fn grid(threads: usize) -> Result<Shape> {
+    Ok(Shape::row(blocks(threads.div_ceil(256))?, 256))
 }
 
 fn too_large(number: usize) -> TensorError {
@@ -50,23 +52,12 @@ fn too_large(number: usize) -> TensorError {
 }
 
 /// Starts a kernel whose threads write 16 bytes each of a buffer; not for an empty one.
-fn launch_packs(
-    to: &GpuBuffer,
-    module: &'static str,
-    name: &'static str,
-    args: &Args,
-) -> Result<()> {
+fn launch_packs(to: &GpuBuffer, launch: impl FormattedLaunch) -> Result<()> {
     if to.len() == 0 {
         return Ok(());
     }
-    let format = to.format();
-    let kernel = Kernel {
-        module,
-        format,
-        name,
-    };
-    let shape = grid(to.len().div_ceil(pack(format)))?;
-    to.card().launch(kernel, shape, 256, 0, args)
+    let shape = grid(to.len().div_ceil(pack(to.format())))?;
+    to.card().launch(to.format(), shape, launch)
 }
 
 /// So many times the same value.
@@ -78,17 +69,13 @@ pub(crate) fn filled(
 ) -> Result<GpuBuffer> {
     let out = device.buffer(count, format)?;
     if count > 0 {
-        let kernel = Kernel {
-            module: "elementwise",
-            format,
-            name: "fill",
+        let fill = Fill {
+            to: (&out).into(),
+            value,
+            total: whole(count),
         };
-        let args = Args::new()
-            .pointer(out.address())
-            .float(value)
-            .long(count as i64);
         let blocks = count.div_ceil(1024).min(1 << 16) as u32;
-        device.launch(kernel, [blocks, 1, 1], 256, 0, &args)?;
+        device.launch(format, Shape::row(blocks, 256), fill)?;
     }
     Ok(out)
 }

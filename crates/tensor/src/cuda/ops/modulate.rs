@@ -1,52 +1,57 @@
 //! What transformers do between their layers, on a GPU.
 
-use super::norm::{in_vectors, int, kernel, lanes};
-use crate::cuda::{Address, Args, GpuBuffer, OnCard};
+use super::norm::in_vectors;
+use super::{blocks, pack};
+use crate::cuda::launch::FormattedLaunch;
+use crate::cuda::launches::norm::{
+    AddGated, AddGatedKernel, Modulate, ModulateKernel, Swiglu, SwigluKernel,
+};
+use crate::cuda::tuned::BETWEEN_BLOCKS;
+use crate::cuda::{Address, GpuBuffer, OnCard, Shape};
 use crate::error::Result;
+use crate::gpu::GpuSlice;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// Starts a kernel for every element of `out`, whose rows have `width`: the name for 16 bytes at a time, that for single
-/// elements, addresses, and what the kernel wants to know last, counted in elements if `last_in_elements`.
+/// A kernel for every element of `out`, whose rows have `width` elements.
 struct Rows<'a> {
-    names: [&'static str; 2],
-    addresses: &'a [u64],
+    out: &'a GpuBuffer,
     width: usize,
-    last: usize,
-    last_in_elements: bool,
+    /// Elements that kernels take at once: 16 bytes, or one.
+    unit: usize,
 }
 
-impl Rows<'_> {
-    fn start(&self, out: &GpuBuffer) -> Result<()> {
-        let (device, format) = (out.card(), out.format());
-        let n = lanes(format);
-        let whole = !self.last_in_elements || self.last.is_multiple_of(n);
-        // In vectors, numbers of rows are computed with 32 bits.
-        let vectors = whole
-            && in_vectors(self.width, format, self.addresses)
+impl<'a> Rows<'a> {
+    /// In vectors where all addresses and rows allow it; numbers of rows are computed with 32 bits then. `step`: elements from row to row elsewhere.
+    fn of(out: &'a GpuBuffer, addresses: &[u64], (width, step): (usize, usize)) -> Self {
+        let n = pack(out.format());
+        let vectors = step.is_multiple_of(n)
+            && in_vectors(width, out.format(), addresses)
             && u32::try_from(out.len() / n).is_ok();
-        let (name, unit) = if vectors {
-            (self.names[0], n)
-        } else {
-            (self.names[1], 1)
-        };
-        let last = if self.last_in_elements {
-            self.last / unit
-        } else {
-            self.last
-        };
-        let count = out.len() / unit;
-        let args = self
-            .addresses
-            .iter()
-            .fold(Args::new(), |args, &address| args.pointer(address))
-            .long(count as i64)
-            .int(int(self.width / unit)?)
-            .int(int(last)?);
-        let most = 32 * device.multiprocessors() as usize;
+        let unit = if vectors { n } else { 1 };
+        Self { out, width, unit }
+    }
+
+    /// The kernel for vectors, or that for single elements.
+    fn kernel<K>(&self, vectors: K, elements: K) -> K {
+        if self.unit > 1 { vectors } else { elements }
+    }
+
+    fn count(&self) -> u64 {
+        (self.out.len() / self.unit) as u64
+    }
+
+    fn width(&self) -> Result<u32> {
+        blocks(self.width / self.unit)
+    }
+
+    fn start(&self, launch: impl FormattedLaunch) -> Result<()> {
+        let device = self.out.card();
+        let most = BETWEEN_BLOCKS * device.multiprocessors() as usize;
+        let count = self.out.len() / self.unit;
         let blocks = count.div_ceil(THREADS as usize).min(most) as u32;
-        device.launch(kernel(format, name), [blocks, 1, 1], THREADS, 0, &args)
+        device.launch(self.out.format(), Shape::row(blocks, THREADS), launch)
     }
 }
 
@@ -58,15 +63,23 @@ pub(crate) fn modulate(
     out: &GpuBuffer,
     (width, each): (usize, usize),
 ) -> Result<()> {
-    let shift = shift.map_or(0, Address::address);
-    Rows {
-        names: ["modulate", "modulate_any"],
-        addresses: &[x.address(), scale.address(), shift, out.address()],
-        width,
-        last: each,
-        last_in_elements: false,
-    }
-    .start(out)
+    let addresses = [
+        x.address(),
+        scale.address(),
+        shift.map_or(0, Address::address),
+        out.address(),
+    ];
+    let rows = Rows::of(out, &addresses, (width, 0));
+    rows.start(Modulate {
+        kernel: rows.kernel(ModulateKernel::Modulate, ModulateKernel::ModulateAny),
+        x: x.into(),
+        scale: scale.into(),
+        shift: shift.into(),
+        y: out.into(),
+        count: rows.count(),
+        width: rows.width()?,
+        each: blocks(each)?,
+    })
 }
 
 /// `x + gate * y` into `out`, which may be `x`; a row of the gate for every `each` rows of `width`.
@@ -77,14 +90,18 @@ pub(crate) fn add_gated(
     out: &GpuBuffer,
     (width, each): (usize, usize),
 ) -> Result<()> {
-    Rows {
-        names: ["add_gated", "add_gated_any"],
-        addresses: &[x.address(), gate.address(), y.address(), out.address()],
-        width,
-        last: each,
-        last_in_elements: false,
-    }
-    .start(out)
+    let addresses = [x, gate, y, out].map(Address::address);
+    let rows = Rows::of(out, &addresses, (width, 0));
+    rows.start(AddGated {
+        kernel: rows.kernel(AddGatedKernel::AddGated, AddGatedKernel::AddGatedAny),
+        x: x.into(),
+        gate: gate.into(),
+        v: y.into(),
+        y: out.into(),
+        count: rows.count(),
+        width: rows.width()?,
+        each: blocks(each)?,
+    })
 }
 
 /// `silu(gate) * value`, element by element.
@@ -92,20 +109,13 @@ pub(crate) fn swiglu(gate: &GpuBuffer, value: &GpuBuffer) -> Result<GpuBuffer> {
     let out = gate.card().buffer(gate.len(), gate.format())?;
     if out.len() > 0 {
         // Rows do not matter: those of 16 bytes, where there are only whole ones, make the kernel's division trivial.
-        let width = lanes(gate.format());
+        let width = pack(gate.format());
         let width = if out.len().is_multiple_of(width) {
             width
         } else {
             1
         };
-        Rows {
-            names: ["swiglu", "swiglu_any"],
-            addresses: &[gate.address(), value.address(), out.address()],
-            width,
-            last: width,
-            last_in_elements: true,
-        }
-        .start(&out)?;
+        gated(gate.slice(), value.slice(), &out, (width, width))?;
     }
     Ok(out)
 }
@@ -115,15 +125,27 @@ pub(crate) fn swiglu_halves(x: &GpuBuffer, width: usize) -> Result<GpuBuffer> {
     let half = width / 2;
     let out = x.card().buffer(x.len() / 2, x.format())?;
     if out.len() > 0 {
-        let value = x.address() + (half * x.format().size()) as u64;
-        Rows {
-            names: ["swiglu", "swiglu_any"],
-            addresses: &[x.address(), value, out.address()],
-            width: half,
-            last: width,
-            last_in_elements: true,
-        }
-        .start(&out)?;
+        gated(x.slice(), x.slice_at(half), &out, (half, width))?;
     }
     Ok(out)
+}
+
+/// The same of rows of `width` elements, of which each begins `step` elements behind the one before.
+fn gated(
+    gate: GpuSlice<'_>,
+    value: GpuSlice<'_>,
+    out: &GpuBuffer,
+    (width, step): (usize, usize),
+) -> Result<()> {
+    let addresses = [gate.address(), value.address(), out.address()];
+    let rows = Rows::of(out, &addresses, (width, step));
+    rows.start(Swiglu {
+        kernel: rows.kernel(SwigluKernel::Swiglu, SwigluKernel::SwigluAny),
+        gate: gate.into(),
+        value: value.into(),
+        y: out.into(),
+        count: rows.count(),
+        width: rows.width()?,
+        step: blocks(step / rows.unit)?,
+    })
 }

@@ -1,39 +1,22 @@
 //! Normalisation and softmax of rows on a GPU.
 
-use super::product::UNIT;
-use crate::cuda::{Address, Args, Format, GpuBuffer, Kernel, OnCard, Shape, work};
-use crate::error::{Result, TensorError};
+use super::product::{ChannelSums, UNIT};
+use super::{blocks, pack, small};
+use crate::cuda::launches::NormRows;
+use crate::cuda::launches::norm::{
+    self as launches, GroupApplyKernel, GroupWholeKernel, RowNormKernel, SoftmaxKernel,
+};
+use crate::cuda::launches::norm_bytes::{NormedBytes, NormedBytesKernel};
+use crate::cuda::launches::norm_cluster::{Group, GroupKernel, GroupKnown};
+use crate::cuda::tuned;
+use crate::cuda::{Address, Format, GpuBuffer, OnCard, Pointer, Shape, work};
+use crate::error::Result;
 use crate::gpu::{GroupNormSpec, RowNorm, RowNormKind};
 use crate::nn::Act;
 
-/// A size as kernels take it.
-pub(super) fn int(size: usize) -> Result<i32> {
-    i32::try_from(size).map_err(|_| {
-        TensorError::invalid("cuda", format!("a size of {size} is too large for kernels"))
-    })
-}
-
-/// The same for a number of blocks.
-pub(super) fn blocks(count: usize) -> Result<u32> {
-    Ok(int(count)?.cast_unsigned())
-}
-
-pub(super) fn kernel(format: Format, name: &'static str) -> Kernel {
-    Kernel {
-        module: "norm",
-        format,
-        name,
-    }
-}
-
-/// Elements in 16 bytes.
-pub(super) fn lanes(format: Format) -> usize {
-    16 / format.size()
-}
-
 /// Whether kernels may read and write 16 bytes at a time: rows have whole ones, and all addresses are multiples.
 pub(super) fn in_vectors(width: usize, format: Format, addresses: &[u64]) -> bool {
-    width.is_multiple_of(lanes(format)) && addresses.iter().all(|at| at.is_multiple_of(16))
+    width.is_multiple_of(pack(format)) && addresses.iter().all(|at| at.is_multiple_of(16))
 }
 
 /// The number that kernels know an activation by.
@@ -49,19 +32,13 @@ fn act_number(act: Act) -> i32 {
     }
 }
 
-/// Sums of so many blocks are added by every block that uses them; more are added once, by a kernel of their own.
-const JOINED: usize = 144;
-
-/// Bytes from which on more blocks are better for two passes.
-const MANY_BYTES: usize = 32 << 20;
-
 /// Threads that a block for two passes may have, of which each has a vector of a pixel: shared memory has room for two floats for each of their elements.
 const MOST_VECTORS: usize = 512;
 
 /// Group norm of `x` into `out`, which may be `x`. There is an element.
 pub(crate) fn group_norm(x: &GpuBuffer, out: &GpuBuffer, of: GroupNormSpec<'_>) -> Result<()> {
     let format = x.format();
-    let vectors = of.channels / lanes(format);
+    let vectors = of.channels / pack(format);
     let most = if format == Format::F32 {
         2 * MOST_VECTORS
     } else {
@@ -92,69 +69,77 @@ fn group_norm_in_passes(
     of: GroupNormSpec<'_>,
 ) -> Result<()> {
     let (device, format) = (x.card(), x.format());
-    let vectors = of.channels / lanes(format);
+    let vectors = of.channels / pack(format);
     let early = behind.map_or(of.channels, |_| x.len() / (of.items * of.pixels));
     let lines = (256 / vectors).max(1);
     let threads = (vectors * lines) as u32;
     // As many blocks as run at once, but at least four vectors for every thread.
-    let many = !device.hopper() || out.len() * format.size() > MANY_BYTES;
-    let each = if many { 4 } else { 2 };
+    let many = !device.hopper() || out.len() * format.size() > tuned::MANY_BYTES;
+    let [of_many, of_few] = tuned::PASS_BLOCKS;
+    let each = if many { of_many } else { of_few };
     let wanted = (each * device.multiprocessors() as usize / of.items).max(1);
     let per_block = of.pixels.div_ceil(wanted).max(4 * lines);
     let parts = of.pixels.div_ceil(per_block);
     let grid = [blocks(parts)?, of.items as u32, 1];
     let groups = of.items * of.groups;
+    let (early, pixels, channels) = (small(early)?, small(of.pixels)?, small(of.channels)?);
+    let (own_groups, per_block) = (small(of.groups)?, small(per_block)?);
     // Two sums for each block and group, the same joined, and the value from which differences are taken.
     let scratch = device.scratch(groups * (8 * parts + 8 + 4))?;
     let sums = scratch.address();
     let joined = sums + 8 * (groups * parts) as u64;
     let origins = joined + 8 * groups as u64;
-    let inputs = Args::new()
-        .pointer(x.address())
-        .pointer(behind.map_or(0, Address::address))
-        .int(int(early)?);
-    let args = inputs
-        .clone()
-        .pointer(sums)
-        .pointer(origins)
-        .int(int(of.pixels)?)
-        .int(int(of.channels)?)
-        .int(int(of.groups)?)
-        .int(int(per_block)?);
-    let shared = threads * lanes(format) as u32 * 8;
-    device.launch(kernel(format, "group_sums"), grid, threads, shared, &args)?;
-    let (sums, parts) = if parts > JOINED {
-        let args = Args::new()
-            .pointer(sums)
-            .pointer(joined)
-            .int(int(groups)?)
-            .int(int(parts)?);
-        let grid = [blocks(groups.div_ceil(8))?, 1, 1];
-        device.launch(kernel(format, "group_join"), grid, 256, 0, &args)?;
+    let group_sums = launches::GroupSums {
+        x: x.into(),
+        x1: behind.into(),
+        early,
+        sums: Pointer::at(sums),
+        origins: Pointer::at(origins),
+        pixels,
+        channels,
+        groups: own_groups,
+        per_block,
+    };
+    let shape = Shape::new(grid, threads);
+    let shared = threads * pack(format) as u32 * 8;
+    device.launch(format, shape.with_shared(shared), group_sums)?;
+    let (sums, parts) = if parts > tuned::JOINED_SUMS {
+        let join = launches::GroupJoin {
+            sums: Pointer::at(sums),
+            joined: Pointer::at(joined),
+            count: small(groups)?,
+            blocks: small(parts)?,
+        };
+        device.launch(format, Shape::row(blocks(groups.div_ceil(8))?, 256), join)?;
         (joined, 1)
     } else {
         (sums, parts)
     };
-    let args = inputs
-        .pointer(sums)
-        .pointer(origins)
-        .pointer(of.weight.address())
-        .pointer(of.bias.address())
-        .pointer(out.address())
-        .int(int(of.pixels)?)
-        .int(int(of.channels)?)
-        .int(int(of.groups)?)
-        .int(int(per_block)?)
-        .int(int(parts)?)
-        .float(of.eps)
-        .int(act_number(of.act));
-    let name = match of.act {
-        Act::None => "group_apply_none",
-        Act::Silu => "group_apply_silu",
-        Act::Gelu | Act::GeluTanh | Act::QuickGelu | Act::Relu | Act::Leaky => "group_apply_act",
+    let apply = launches::GroupApply {
+        kernel: match of.act {
+            Act::None => GroupApplyKernel::GroupApplyNone,
+            Act::Silu => GroupApplyKernel::GroupApplySilu,
+            Act::Gelu | Act::GeluTanh | Act::QuickGelu | Act::Relu | Act::Leaky => {
+                GroupApplyKernel::GroupApplyAct
+            }
+        },
+        x: x.into(),
+        x1: behind.into(),
+        early,
+        sums: Pointer::at(sums),
+        origins: Pointer::at(origins),
+        weight: of.weight.into(),
+        bias: of.bias.into(),
+        y: out.into(),
+        pixels,
+        channels,
+        groups: own_groups,
+        per_block,
+        blocks: small(parts)?,
+        eps: of.eps,
+        act: act_number(of.act),
     };
-    let shared = 8 * of.groups as u32;
-    device.launch(kernel(format, name), grid, threads, shared, &args)
+    device.launch(format, shape.with_shared(8 * of.groups as u32), apply)
 }
 
 /// Of `group_known` in norm_cluster.cu: threads of a block, and most of them, and vectors of one.
@@ -170,10 +155,10 @@ fn group_norm_known(
     of: GroupNormSpec<'_>,
 ) -> Result<bool> {
     let (device, format) = (x.card(), x.format());
-    let Some(first) = x.spread() else {
+    let Some(first) = ChannelSums::of(x) else {
         return Ok(false);
     };
-    let second = match behind.map(GpuBuffer::spread) {
+    let second = match behind.map(ChannelSums::of) {
         Some(Some(second)) => Some(second),
         Some(None) => return Ok(false),
         None => None,
@@ -185,44 +170,40 @@ fn group_norm_known(
         && of.pixels.is_multiple_of(128)
         && format != Format::F32
         && matches!(of.act, Act::None | Act::Silu);
-    let vectors = of.channels / lanes(format);
+    let vectors = of.channels / pack(format);
     let lines = (KNOWN_THREADS / vectors).max(1);
     let threads = (vectors * lines).next_multiple_of(32);
-    let parts = [Some(first), second]
-        .map(|spread| spread.map_or(0, |spread| of.pixels / 128 * spread.shares));
+    let parts =
+        [Some(first), second].map(|sums| sums.map_or(0, |sums| of.pixels / 128 * sums.shares));
     if !fits || threads > MOST_KNOWN_THREADS {
         return Ok(false);
     }
-    // Two blocks for each multiprocessor, with as many pixels for a thread as it has room for.
-    let wanted = 2 * device.multiprocessors() as usize;
+    // As many pixels for a thread as it has room for, where there are enough.
+    let wanted = tuned::KNOWN_BLOCKS * device.multiprocessors() as usize;
     let each = (of.items * of.pixels).div_ceil(wanted * lines);
     let per_block = lines * each.clamp(1, KNOWN_VECTORS);
-    let args = Args::new()
-        .pointer(x.address())
-        .pointer(behind.map_or(0, Address::address))
-        .int(int(first.channels)?)
-        .pointer(first.numbers.address())
-        .int(int(parts[0])?)
-        .pointer(second.map_or(0, |second| second.numbers.address()))
-        .int(int(parts[1])?)
-        .pointer(of.weight.address())
-        .pointer(of.bias.address())
-        .pointer(out.address())
-        .int(int(of.pixels)?)
-        .int(int(of.channels)?)
-        .int(int(width)?)
-        .int(int(per_block)?)
-        .float(of.eps)
-        .int(act_number(of.act));
-    let kernel = Kernel {
-        module: "norm_cluster",
-        format,
-        name: "group_known",
+    let known = GroupKnown {
+        x: x.into(),
+        x1: behind.into(),
+        early: small(first.channels)?,
+        known: first.numbers.into(),
+        parts: small(parts[0])?,
+        known1: second.map(|second| second.numbers).into(),
+        parts1: small(parts[1])?,
+        weight: of.weight.into(),
+        bias: of.bias.into(),
+        y: out.into(),
+        pixels: small(of.pixels)?,
+        channels: small(of.channels)?,
+        width: small(width)?,
+        per_block: small(per_block)?,
+        eps: of.eps,
+        act: act_number(of.act),
     };
     let grid = [blocks(of.pixels.div_ceil(per_block))?, of.items as u32, 1];
     work(0.0, (2 * out.len() * format.size()) as f64);
-    let shared = 8 * of.groups as u32;
-    device.launch(kernel, grid, threads as u32, shared, &args)?;
+    let shape = Shape::new(grid, threads as u32).with_shared(8 * of.groups as u32);
+    device.launch(format, shape, known)?;
     Ok(true)
 }
 
@@ -230,13 +211,6 @@ fn group_norm_known(
 const CLUSTER_THREADS: usize = 512;
 const CLUSTER_COLUMNS: usize = 32;
 const CLUSTER_GROUPS: usize = 8;
-/// Blocks of a cluster, the kernel, and how many such clusters the 132 multiprocessors of an H200 have at once, with one block on each.
-const CLUSTERS: [(usize, &str, usize); 4] = [
-    (1, "group_1", 132),
-    (2, "group_2", 66),
-    (4, "group_4", 30),
-    (8, "group_8", 15),
-];
 /// Vectors that a thread can keep in shared memory.
 const CLUSTER_VECTORS: usize = 24;
 /// Shared memory of a multiprocessor for blocks, each of which the driver takes a part of.
@@ -249,7 +223,7 @@ struct Clusters {
     /// Vectors of a pixel.
     columns: usize,
     size: usize,
-    name: &'static str,
+    kernel: GroupKernel,
     shared: usize,
     rounds: usize,
 }
@@ -261,7 +235,7 @@ impl Clusters {
         // Groups that have whole vectors together.
         let least = (1..=CLUSTER_GROUPS).find(|n| (n * width).is_multiple_of(8))?;
         let mut best: Option<((usize, bool), Self)> = None;
-        for &(size, name, at_once) in &CLUSTERS {
+        for &(size, kernel, at_once) in &tuned::NORM_CLUSTERS {
             for groups in [4 * least, 2 * least, least] {
                 let columns = groups * width / 8;
                 let many = groups > CLUSTER_GROUPS || columns > CLUSTER_COLUMNS;
@@ -277,18 +251,18 @@ impl Clusters {
                 let shared = 8 * sums + vectors * CLUSTER_THREADS * 16;
                 let clusters = of.items * of.groups / groups;
                 let resident = (CLUSTER_SHARED / (shared + 1024)).clamp(1, 2);
-                let at_once = (at_once * multiprocessors / 132).max(1) * resident;
+                let at_once =
+                    (at_once * multiprocessors / tuned::H200_MULTIPROCESSORS).max(1) * resident;
                 let rounds = clusters.div_ceil(at_once);
                 let blocks = clusters * size;
                 // Little work is shared by fewer.
-                let busy = 8 * blocks >= 7 * multiprocessors
-                    || (3 * blocks >= multiprocessors && size > 1 && vectors <= 6)
+                let busy = tuned::clusters_are_busy(blocks, multiprocessors, size, vectors)
                     || (groups == least && of.pixels <= 2 * lines * size);
                 let found = Self {
                     groups,
                     columns,
                     size,
-                    name,
+                    kernel,
                     shared,
                     rounds,
                 };
@@ -321,30 +295,27 @@ fn group_norm_in_clusters(
         return Ok(false);
     };
     let early = behind.map_or(of.channels, |_| x.len() / (of.items * of.pixels));
-    let args = Args::new()
-        .pointer(x.address())
-        .pointer(behind.map_or(0, Address::address))
-        .int(int(early)?)
-        .pointer(of.weight.address())
-        .pointer(of.bias.address())
-        .pointer(out.address())
-        .int(int(of.pixels)?)
-        .int(int(of.channels)?)
-        .int(int(width)?)
-        .int(int(clusters.columns)?)
-        .int(int(of.pixels.div_ceil(clusters.size))?)
-        .float(of.eps)
-        .int(act_number(of.act));
-    let kernel = Kernel {
-        module: "norm_cluster",
-        format,
-        name: clusters.name,
+    let group = Group {
+        kernel: clusters.kernel,
+        x: x.into(),
+        x1: behind.into(),
+        early: small(early)?,
+        weight: of.weight.into(),
+        bias: of.bias.into(),
+        y: out.into(),
+        pixels: small(of.pixels)?,
+        channels: small(of.channels)?,
+        width: small(width)?,
+        columns: small(clusters.columns)?,
+        per_block: small(of.pixels.div_ceil(clusters.size))?,
+        eps: of.eps,
+        act: act_number(of.act),
     };
     let slices = of.groups / clusters.groups;
     let grid = [blocks(slices * clusters.size)?, of.items as u32, 1];
-    let shared = clusters.shared;
     work(0.0, (2 * out.len() * format.size()) as f64);
-    device.launch(kernel, grid, CLUSTER_THREADS as u32, shared as u32, &args)?;
+    let shape = Shape::new(grid, CLUSTER_THREADS as u32).with_shared(clusters.shared as u32);
+    device.launch(format, shape, group)?;
     Ok(true)
 }
 
@@ -365,9 +336,9 @@ pub(crate) fn group_norm_of_two(
     let fits = x.card().hopper()
         && format != Format::F32
         && behind.format() == format
-        && early.is_multiple_of(lanes(format))
+        && early.is_multiple_of(pack(format))
         && in_vectors(of.channels, format, &addresses)
-        && of.channels / lanes(format) <= MOST_VECTORS
+        && of.channels / pack(format) <= MOST_VECTORS
         && u16::try_from(of.items).is_ok();
     if !fits {
         return Ok(None);
@@ -392,12 +363,12 @@ const WHOLE_VECTORS: usize = 8;
 /// vectors.
 fn group_norm_whole(x: &GpuBuffer, out: &GpuBuffer, of: GroupNormSpec<'_>) -> Result<bool> {
     let (device, format) = (x.card(), x.format());
-    let name = match of.act {
-        Act::None => "group_whole_none",
-        Act::Silu => "group_whole_silu",
+    let kernel = match of.act {
+        Act::None => GroupWholeKernel::GroupWholeNone,
+        Act::Silu => GroupWholeKernel::GroupWholeSilu,
         Act::Gelu | Act::GeluTanh | Act::QuickGelu | Act::Relu | Act::Leaky => return Ok(false),
     };
-    let vectors = of.channels / lanes(format);
+    let vectors = of.channels / pack(format);
     // One block on each multiprocessor, so that all run at once.
     let most = device.multiprocessors() as usize / of.items;
     if vectors > WHOLE_THREADS || of.items > WHOLE_ITEMS || most == 0 {
@@ -411,45 +382,45 @@ fn group_norm_whole(x: &GpuBuffer, out: &GpuBuffer, of: GroupNormSpec<'_>) -> Re
     let parts = of.pixels.div_ceil(per_block);
     let threads = (vectors * lines) as u32;
     let sums = device.scratch(8 * of.items * of.groups * parts)?;
-    let args = Args::new()
-        .pointer(x.address())
-        .pointer(sums.address())
-        .pointer(of.weight.address())
-        .pointer(of.bias.address())
-        .pointer(out.address())
-        .int(int(of.pixels)?)
-        .int(int(of.channels)?)
-        .int(int(of.groups)?)
-        .int(int(per_block)?)
-        .float(of.eps);
-    let grid = [blocks(parts)?, of.items as u32, 1];
-    // Sums of every element of a thread, then statistics of groups, which are not more than channels.
-    let shared = threads * lanes(format) as u32 * 8;
+    let group = launches::GroupWhole {
+        kernel,
+        x: x.into(),
+        sums: (&sums).into(),
+        weight: of.weight.into(),
+        bias: of.bias.into(),
+        y: out.into(),
+        pixels: small(of.pixels)?,
+        channels: small(of.channels)?,
+        groups: small(of.groups)?,
+        per_block: small(per_block)?,
+        eps: of.eps,
+    };
     let shape = Shape {
-        grid,
+        grid: [blocks(parts)?, of.items as u32, 1],
         block: threads,
-        shared,
+        // Sums of every element of a thread, then statistics of groups, which are not more than channels.
+        shared: threads * pack(format) as u32 * 8,
     };
     work(0.0, (2 * x.len() * format.size()) as f64);
-    device.launch_cooperative(kernel(format, name), shape, &args)?;
+    device.launch_cooperative(format, shape, group)?;
     Ok(true)
 }
 
 /// The same for any number of channels: one block for each group.
 fn group_norm_any(x: &GpuBuffer, out: &GpuBuffer, of: GroupNormSpec<'_>) -> Result<()> {
-    let args = Args::new()
-        .pointer(x.address())
-        .pointer(of.weight.address())
-        .pointer(of.bias.address())
-        .pointer(out.address())
-        .int(int(of.pixels)?)
-        .int(int(of.channels)?)
-        .int(int(of.groups)?)
-        .float(of.eps)
-        .int(act_number(of.act));
-    let grid = [blocks(of.items * of.groups)?, 1, 1];
-    let kernel = kernel(x.format(), "group_any");
-    x.card().launch(kernel, grid, 512, 0, &args)
+    let group = launches::GroupAny {
+        x: x.into(),
+        weight: of.weight.into(),
+        bias: of.bias.into(),
+        y: out.into(),
+        pixels: small(of.pixels)?,
+        channels: small(of.channels)?,
+        groups: small(of.groups)?,
+        eps: of.eps,
+        act: act_number(of.act),
+    };
+    let shape = Shape::row(blocks(of.items * of.groups)?, 512);
+    x.card().launch(x.format(), shape, group)
 }
 
 impl RowNorm<'_> {
@@ -463,26 +434,20 @@ impl RowNorm<'_> {
         in_vectors(self.width, x.format(), &addresses)
     }
 
-    /// `NORM_PARAMETERS` of row_norm.cuh.
-    fn arguments(&self, args: Args, x: &GpuBuffer) -> Result<Args> {
-        let (shift, scale, each) = match self.end.modulation {
-            None => (0, 0, 1),
-            Some((shift, scale)) => (
-                shift.address(),
-                scale.address(),
-                (x.len() / scale.len()).max(1),
-            ),
-        };
-        Ok(args
-            .pointer(self.end.weight.map_or(0, |of| of.address()))
-            .pointer(self.end.bias.map_or(0, |of| of.address()))
-            .pointer(scale)
-            .pointer(shift)
-            .int(int(x.len() / self.width)?)
-            .int(int(self.width)?)
-            .int(int(each)?)
-            .float(self.eps)
-            .int(i32::from(self.kind == RowNormKind::Rms)))
+    fn parameters(&self, x: &GpuBuffer) -> Result<NormRows> {
+        let (shift, scale) = self.end.modulation.unzip();
+        let each = scale.map_or(1, |scale| (x.len() / scale.len()).max(1));
+        Ok(NormRows {
+            weight: self.end.weight.into(),
+            bias: self.end.bias.into(),
+            scale: scale.into(),
+            shift: shift.into(),
+            rows: small(x.len() / self.width)?,
+            width: small(self.width)?,
+            each: small(each)?,
+            eps: self.eps,
+            rms: i32::from(self.kind == RowNormKind::Rms),
+        })
     }
 }
 
@@ -491,30 +456,34 @@ pub(crate) fn row_norm(x: &GpuBuffer, norm: RowNorm<'_>) -> Result<GpuBuffer> {
     let (device, format) = (x.card(), x.format());
     let out = device.buffer(x.len(), format)?;
     let rows = x.len() / norm.width;
-    let vectors = norm.width / lanes(format);
+    let vectors = norm.width / pack(format);
     let aligned = norm.aligned(x, out.address());
-    // Fewer rows than twice the warps that run at once are given a block each.
-    let few = rows < 48 * device.multiprocessors() as usize;
-    // The name, threads of a block, and its rows.
-    let (name, threads, per_block) = match vectors {
-        _ if !aligned => ("row_norm_any", 256, 1),
-        0..=16 => ("row_norm_16", 256, 16),
+    let per_multiprocessor = rows / device.multiprocessors().max(1) as usize;
+    let few = per_multiprocessor < tuned::FEW_ROWS;
+    // The kernel, threads of a block, and its rows.
+    let (kernel, threads, per_block) = match vectors {
+        _ if !aligned => (RowNormKernel::RowNormAny, 256, 1),
+        0..=16 => (RowNormKernel::RowNorm16, 256, 16),
         // Those of which every thread has the same share.
-        33..=40 if rows >= 24 * device.multiprocessors() as usize => ("row_norm_40", 256, 32),
-        65..=80 if !few => ("row_norm_80", 256, 16),
-        129..=160 if !few => ("row_norm_160", 256, 8),
-        17..=128 if few => ("row_norm_few_128", 128, 1),
-        17..=128 => ("row_norm_128", 256, 8),
-        129..=384 if few => ("row_norm_few_384", 128, 1),
-        129..=192 => ("row_norm_192", 256, 8),
-        193..=384 => ("row_norm_384", 256, 8),
-        385..=1024 => ("row_norm_1024", 256, 1),
-        _ => ("row_norm_any", 256, 1),
+        33..=40 if per_multiprocessor >= tuned::EVEN_ROWS => (RowNormKernel::RowNorm40, 256, 32),
+        65..=80 if !few => (RowNormKernel::RowNorm80, 256, 16),
+        129..=160 if !few => (RowNormKernel::RowNorm160, 256, 8),
+        17..=128 if few => (RowNormKernel::RowNormFew128, 128, 1),
+        17..=128 => (RowNormKernel::RowNorm128, 256, 8),
+        129..=384 if few => (RowNormKernel::RowNormFew384, 128, 1),
+        129..=192 => (RowNormKernel::RowNorm192, 256, 8),
+        193..=384 => (RowNormKernel::RowNorm384, 256, 8),
+        385..=1024 => (RowNormKernel::RowNorm1024, 256, 1),
+        _ => (RowNormKernel::RowNormAny, 256, 1),
     };
-    let args = Args::new().pointer(x.address()).pointer(out.address());
-    let args = norm.arguments(args, x)?;
-    let grid = [blocks(rows.div_ceil(per_block))?, 1, 1];
-    device.launch(kernel(format, name), grid, threads, 0, &args)?;
+    let launch = launches::RowNorm {
+        kernel,
+        x: x.into(),
+        y: (&out).into(),
+        norm: norm.parameters(x)?,
+    };
+    let shape = Shape::row(blocks(rows.div_ceil(per_block))?, threads);
+    device.launch(format, shape, launch)?;
     Ok(out)
 }
 
@@ -527,49 +496,47 @@ pub(crate) fn row_norm_to_bytes(
     [codes, scales]: [u64; 2],
 ) -> Result<bool> {
     let format = x.format();
-    let vectors = norm.width / lanes(format);
-    let (name, threads) = match (vectors, levels) {
-        (..=384, Some(_)) => ("whole_384", 128),
-        (..=384, None) => ("e4m3_384", 128),
-        (..=1024, Some(_)) => ("whole_1024", 256),
-        (..=1024, None) => ("e4m3_1024", 256),
+    let vectors = norm.width / pack(format);
+    let (kernel, threads) = match (vectors, levels) {
+        (..=384, Some(_)) => (NormedBytesKernel::Whole384, 128),
+        (..=384, None) => (NormedBytesKernel::E4m3_384, 128),
+        (..=1024, Some(_)) => (NormedBytesKernel::Whole1024, 256),
+        (..=1024, None) => (NormedBytesKernel::E4m3_1024, 256),
         _ => return Ok(false),
     };
     if !norm.aligned(x, codes) {
         return Ok(false);
     }
-    let args = Args::new()
-        .pointer(x.address())
-        .pointer(codes)
-        .pointer(scales)
-        .float(levels.unwrap_or(0.0));
-    let args = norm.arguments(args, x)?;
-    let kernel = Kernel {
-        module: "norm_bytes",
-        format,
-        name,
+    let launch = NormedBytes {
+        kernel,
+        x: x.into(),
+        to: Pointer::at(codes),
+        scales: Pointer::at(scales),
+        levels: levels.unwrap_or(0.0),
+        norm: norm.parameters(x)?,
     };
-    let grid = [blocks(x.len() / norm.width)?, 1, 1];
-    x.card().launch(kernel, grid, threads, 0, &args)?;
+    let shape = Shape::row(blocks(x.len() / norm.width)?, threads);
+    x.card().launch(format, shape, launch)?;
     Ok(true)
 }
 
 /// Softmax of rows of `width` into `out`, which may be `x`. There is an element.
 pub(crate) fn softmax(x: &GpuBuffer, out: &GpuBuffer, width: usize) -> Result<()> {
     let rows = x.len() / width;
-    let (name, per_block) = if width <= 1024 {
-        ("softmax_rows", 8)
+    let (kernel, per_block) = if width <= 1024 {
+        (SoftmaxKernel::SoftmaxRows, 8)
     } else {
-        ("softmax_wide", 1)
+        (SoftmaxKernel::SoftmaxWide, 1)
     };
-    let args = Args::new()
-        .pointer(x.address())
-        .pointer(out.address())
-        .int(int(rows)?)
-        .int(int(width)?);
-    let grid = [blocks(rows.div_ceil(per_block))?, 1, 1];
-    x.card()
-        .launch(kernel(x.format(), name), grid, 256, 0, &args)
+    let softmax = launches::Softmax {
+        kernel,
+        x: x.into(),
+        y: out.into(),
+        rows: small(rows)?,
+        width: small(width)?,
+    };
+    let shape = Shape::row(blocks(rows.div_ceil(per_block))?, 256);
+    x.card().launch(x.format(), shape, softmax)
 }
 
 #[cfg(test)]

@@ -2,30 +2,20 @@
 
 use super::arrange::index_list;
 use super::{blocks, grid, launch_packs, pack, small, whole};
-use crate::cuda::{Address, Args, Format, GpuBuffer, Kernel, OnCard};
+use crate::cuda::launches::picture::{self as launches, DepthwiseKernel, PoolKernel};
+use crate::cuda::tuned::{CHANNEL_PART, CHANNEL_PARTS};
+use crate::cuda::{Format, GpuBuffer, OnCard, Shape};
 use crate::error::Result;
 use crate::gpu::AxisTaps;
 
 /// The kernel for whole packs of channels or for single ones, and how many threads a pixel needs.
-fn by_channels(
-    format: Format,
-    channels: usize,
-    packs: &'static str,
-    elements: &'static str,
-) -> (Kernel, usize) {
+fn by_channels<K>(format: Format, channels: usize, packs: K, elements: K) -> (K, usize) {
     let together = pack(format);
-    let whole_packs = channels.is_multiple_of(together);
-    let kernel = Kernel {
-        module: "picture",
-        format,
-        name: if whole_packs { packs } else { elements },
-    };
-    let groups = if whole_packs {
-        channels / together
+    if channels.is_multiple_of(together) {
+        (packs, channels / together)
     } else {
-        channels
-    };
-    (kernel, groups)
+        (elements, channels)
+    }
 }
 
 /// Means of squares of `size` by `size` pixels of (b, h, w, c).
@@ -40,18 +30,22 @@ pub(crate) fn avg_pool2d(
     if out.len() == 0 {
         return Ok(out);
     }
-    let (kernel, groups) = by_channels(format, c, "pool_packs", "pool_elements");
+    let [packs, elements] = [PoolKernel::PoolPacks, PoolKernel::PoolElements];
+    let (kernel, groups) = by_channels(format, c, packs, elements);
     let total = b * oh * ow * groups;
-    let mut args = Args::new()
-        .pointer(out.address())
-        .pointer(from.address())
-        .long(whole(total))
-        .long(whole(h))
-        .long(whole(w));
-    for number in [size, oh, ow, groups] {
-        args = args.int(small(number)?);
-    }
-    device.launch(kernel, grid(total)?, 256, 0, &args)?;
+    let pool = launches::Pool {
+        kernel,
+        to: (&out).into(),
+        from: from.into(),
+        total: whole(total),
+        h: whole(h),
+        w: whole(w),
+        size: small(size)?,
+        out_h: small(oh)?,
+        out_w: small(ow)?,
+        groups: small(groups)?,
+    };
+    device.launch(format, grid(total)?, pool)?;
     Ok(out)
 }
 
@@ -64,31 +58,36 @@ pub(crate) fn depthwise(
 ) -> Result<GpuBuffer> {
     let (device, format) = (from.card(), from.format());
     let out = device.buffer(from.len(), format)?;
-    let (kernel, groups) = by_channels(format, c, "depthwise_packs", "depthwise_elements");
+    let packs = DepthwiseKernel::DepthwisePacks;
+    let (kernel, groups) = by_channels(format, c, packs, DepthwiseKernel::DepthwiseElements);
     let total = b * h * w * groups;
-    let mut args = Args::new()
-        .pointer(out.address())
-        .pointer(from.address())
-        .pointer(taps.address())
-        .pointer(bias.map_or(0, Address::address))
-        .long(whole(total));
-    for number in [h, w, side, groups] {
-        args = args.int(small(number)?);
-    }
-    device.launch(kernel, grid(total)?, 256, 0, &args)?;
+    let depthwise = launches::Depthwise {
+        kernel,
+        to: (&out).into(),
+        from: from.into(),
+        taps: taps.into(),
+        bias: bias.into(),
+        total: whole(total),
+        h: small(h)?,
+        w: small(w)?,
+        side: small(side)?,
+        groups: small(groups)?,
+    };
+    device.launch(format, grid(total)?, depthwise)?;
     Ok(out)
 }
 
 /// Negative values times the slope of their channel: one for each of `slopes.len()` channels. Writes to a new buffer, or
 /// where the elements are.
 pub(crate) fn negative_slopes(to: &GpuBuffer, from: &GpuBuffer, slopes: &GpuBuffer) -> Result<()> {
-    let args = Args::new()
-        .pointer(to.address())
-        .pointer(from.address())
-        .pointer(slopes.address())
-        .long(whole(from.len()))
-        .int(small(slopes.len())?);
-    launch_packs(to, "picture", "slopes", &args)
+    let slopes = launches::Slopes {
+        to: to.into(),
+        from: from.into(),
+        slope: slopes.into(),
+        total: whole(from.len()),
+        width: small(slopes.len())?,
+    };
+    launch_packs(to, slopes)
 }
 
 /// Attention among channels of (b, n, heads * d), which has elements; `factors` has one for each head. All have one format.
@@ -97,53 +96,49 @@ pub(crate) fn channel_attention(
     [b, n, heads, d]: [usize; 4],
     factors: &GpuBuffer,
 ) -> Result<GpuBuffer> {
-    /// Tokens of a part of the sums, and most parts.
-    const EACH: usize = 1024;
-    const PARTS: usize = 64;
     let (device, format) = (q.card(), q.format());
     let out = device.buffer(q.len(), format)?;
-    let each = n.div_ceil(PARTS).max(EACH);
+    let each = n.div_ceil(CHANNEL_PARTS).max(CHANNEL_PART);
     let parts = n.div_ceil(each);
     let float = size_of::<f32>();
     let sums = device.scratch(b * heads * parts * (d * d + 2 * d) * float)?;
     let scores = device.scratch(b * heads * d * d * float)?;
-    let kernel = |name| Kernel {
-        module: "picture",
-        format,
-        name,
+    let (tiles, rows) = (d.div_ceil(16), b * heads * d);
+    let (heads_before, tokens) = (b * heads, whole(n));
+    let (heads, d, splits) = (small(heads)?, small(d)?, small(parts)?);
+    let products = launches::ChannelProducts {
+        sums: (&sums).into(),
+        q: q.into(),
+        k: k.into(),
+        tokens,
+        heads,
+        d,
+        each: whole(each),
+        splits,
     };
-    let tiles = d.div_ceil(16);
-    let args = Args::new()
-        .pointer(sums.address())
-        .pointer(q.address())
-        .pointer(k.address())
-        .long(whole(n))
-        .int(small(heads)?)
-        .int(small(d)?)
-        .long(whole(each))
-        .int(small(parts)?);
-    let shape = [blocks(b * heads * parts * tiles * tiles)?, 1, 1];
-    device.launch(kernel("channel_products"), shape, 256, 0, &args)?;
-    let rows = b * heads * d;
-    let args = Args::new()
-        .pointer(scores.address())
-        .pointer(sums.address())
-        .pointer(factors.address())
-        .long(whole(rows))
-        .int(small(heads)?)
-        .int(small(d)?)
-        .int(small(parts)?);
-    let shape = [blocks(rows.div_ceil(8))?, 1, 1];
-    device.launch(kernel("channel_scores"), shape, 256, 0, &args)?;
-    let args = Args::new()
-        .pointer(out.address())
-        .pointer(v.address())
-        .pointer(scores.address())
-        .long(whole(out.len()))
-        .long(whole(n))
-        .int(small(heads)?)
-        .int(small(d)?);
-    device.launch(kernel("channel_mix"), grid(out.len())?, 256, 0, &args)?;
+    let shape = Shape::row(blocks(heads_before * parts * tiles * tiles)?, 256);
+    device.launch(format, shape, products)?;
+    let channel_scores = launches::ChannelScores {
+        scores: (&scores).into(),
+        sums: (&sums).into(),
+        factors: factors.into(),
+        rows: whole(rows),
+        heads,
+        d,
+        splits,
+    };
+    let shape = Shape::row(blocks(rows.div_ceil(8))?, 256);
+    device.launch(format, shape, channel_scores)?;
+    let mix = launches::ChannelMix {
+        to: (&out).into(),
+        v: v.into(),
+        scores: (&scores).into(),
+        total: whole(out.len()),
+        tokens,
+        heads,
+        d,
+    };
+    device.launch(format, grid(out.len())?, mix)?;
     Ok(out)
 }
 
@@ -166,36 +161,33 @@ pub(crate) fn resample(
         let weight = device.upload_values(taps.weight, Format::F32)?;
         Ok((index, weight, small(taps.per_output)?))
     };
-    let kernel = |name| Kernel {
-        module: "picture",
-        format,
-        name,
-    };
     let rows = device.scratch(planes * h * width * size_of::<f32>())?;
     let (index, weight, taps) = lists(across)?;
     let total = planes * h * width;
-    let args = Args::new()
-        .pointer(rows.address())
-        .pointer(from.address())
-        .pointer(index.address())
-        .pointer(weight.address())
-        .long(whole(total))
-        .long(whole(w))
-        .long(whole(width))
-        .int(taps);
-    device.launch(kernel("resample_across"), grid(total)?, 256, 0, &args)?;
+    let resample = launches::ResampleAcross {
+        to: (&rows).into(),
+        from: from.into(),
+        index: (&index).into(),
+        weight: (&weight).into(),
+        total: whole(total),
+        w: whole(w),
+        width: whole(width),
+        taps,
+    };
+    device.launch(format, grid(total)?, resample)?;
     let (index, weight, taps) = lists(down)?;
-    let args = Args::new()
-        .pointer(out.address())
-        .pointer(rows.address())
-        .pointer(index.address())
-        .pointer(weight.address())
-        .long(whole(out.len()))
-        .long(whole(h))
-        .long(whole(height))
-        .long(whole(width))
-        .int(taps);
-    device.launch(kernel("resample_down"), grid(out.len())?, 256, 0, &args)?;
+    let resample = launches::ResampleDown {
+        to: (&out).into(),
+        from: (&rows).into(),
+        index: (&index).into(),
+        weight: (&weight).into(),
+        total: whole(out.len()),
+        h: whole(h),
+        height: whole(height),
+        width: whole(width),
+        taps,
+    };
+    device.launch(format, grid(out.len())?, resample)?;
     Ok(out)
 }
 
@@ -210,18 +202,15 @@ pub(crate) fn window_means(
     if out.len() == 0 {
         return Ok(out);
     }
-    let mut args = Args::new()
-        .pointer(out.address())
-        .pointer(from.address())
-        .long(whole(out.len()));
-    for size in [h, w, height, width] {
-        args = args.long(whole(size));
-    }
-    let kernel = Kernel {
-        module: "picture",
-        format,
-        name: "window_means",
+    let means = launches::WindowMeans {
+        to: (&out).into(),
+        from: from.into(),
+        total: whole(out.len()),
+        h: whole(h),
+        w: whole(w),
+        height: whole(height),
+        width: whole(width),
     };
-    device.launch(kernel, grid(out.len())?, 256, 0, &args)?;
+    device.launch(format, grid(out.len())?, means)?;
     Ok(out)
 }

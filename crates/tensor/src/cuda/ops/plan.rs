@@ -1,91 +1,12 @@
 //! Tiles of products: how wide, and how the last ones are cut so that no multiprocessor waits.
 
-use crate::cuda::Args;
+use crate::cuda::launches::PixelBoxes;
+use crate::cuda::tuned::{self, TileCost};
 
-/// The cost of a tile of 128 rows, in microseconds of a multiprocessor.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TileCost {
-    pub(super) width: usize,
-    /// One step along K.
-    pub(super) step: f64,
-    /// What comes before the first step and after the last, for each tile.
-    pub(super) each: f64,
-    /// The same once.
-    pub(super) once: f64,
-}
-
-const fn cost(width: usize, step: f64, each: f64, once: f64) -> TileCost {
-    TileCost {
-        width,
-        step,
-        each,
-        once,
-    }
-}
-
-/// Measured on an H200: steps of 64 channels. The narrowest first.
-pub(super) const HOPPER: [TileCost; 4] = [
-    cost(64, 0.235, 0.9, 0.6),
-    cost(128, 0.335, 1.2, 0.8),
-    cost(160, 0.42, 1.2, 0.8),
-    cost(256, 0.66, 1.6, 0.8),
-];
-/// The same for kernels of which every block, or every cluster of blocks, makes one tile, and the sizes of clusters that there are. They are few, because code
-/// that was not used for a while is waited for.
-pub(super) const HOPPER_ONCE: [(TileCost, &[usize]); 3] = [
-    (cost(64, 0.235, 0.4, 0.4), &[1, 2, 5]),
-    (cost(80, 0.3, 0.4, 0.4), &[1, 2]),
-    (cost(160, 0.412, 0.5, 0.5), &[1, 2, 3]),
-];
-/// What blocks of a cluster take to add their sums.
-const MEETING: f64 = 1.0;
-
-/// Multiprocessors that clusters of a size can have at once. They lie in groups, some with members missing, and a cluster is in one of them: so many of an H200's 132.
+/// Multiprocessors that clusters of a size can have at once, of so many.
 fn in_clusters(multiprocessors: usize, size: usize) -> usize {
-    let most = match size {
-        1 | 2 => 132,
-        3 => 117,
-        4 => 120,
-        5 => 110,
-        _ => 102,
-    };
-    multiprocessors * most / 132
+    multiprocessors * tuned::in_clusters(size) / tuned::H200_MULTIPROCESSORS
 }
-
-/// Those that begin at the multiples of 256 from which on columns have an activation.
-pub(super) const HOPPER_WIDE: [TileCost; 2] = [HOPPER[1], HOPPER[3]];
-/// With bytes for operands: steps of 128 channels.
-pub(super) const HOPPER_BYTES: [TileCost; 2] = [HOPPER[1], HOPPER[3]];
-/// With a gate: the one in the middle by turns.
-pub(super) const HOPPER_GEGLU: [TileCost; 3] = [
-    cost(128, 0.345, 1.8, 0.8),
-    cost(160, 0.4, 1.8, 0.8),
-    cost(256, 0.66, 2.8, 0.8),
-];
-/// The same with bytes for operands.
-pub(super) const HOPPER_GEGLU_BYTES: [TileCost; 2] = [HOPPER_GEGLU[0], HOPPER_GEGLU[2]];
-
-/// Steps of 32 channels with mma.sync, by what a multiprocessor does in a microsecond.
-pub(super) fn mma_costs(arch: u32) -> [TileCost; 2] {
-    let millions = if matches!(arch, 80 | 90 | 100) {
-        2.6
-    } else {
-        1.0
-    };
-    let step =
-        |width: usize, share: f64| 2.0 * 128.0 * width as f64 * 32.0 / (millions * share) / 1e6;
-    [
-        cost(128, step(128, 0.9), 0.8, 2.0),
-        cost(256, step(256, 1.0), 2.0, 1.0),
-    ]
-}
-
-/// Most parts of a tile.
-const MOST_PARTS: usize = 16;
-
-/// The kernel that adds parts: its start, and bytes that it reads in a microsecond.
-const ADDING: f64 = 6.0;
-const ADDED: f64 = 6e6;
 
 /// How blocks make tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +19,7 @@ pub(super) enum Work {
 
 /// Tiles of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(super) struct TilePlan {
     pub(super) width: usize,
     pub(super) tiles: usize,
     pub(super) full: usize,
@@ -108,12 +29,12 @@ pub(super) struct Cut {
 
 /// The kernels that a product may have.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Offers<'a> {
+pub(super) struct KernelCosts<'a> {
     pub(super) loops: &'a [TileCost],
     pub(super) once: &'a [(TileCost, &'a [usize])],
 }
 
-impl Cut {
+impl TilePlan {
     /// Whole tiles and parts.
     pub(super) fn blocks(&self) -> usize {
         let parts = self.full + (self.tiles - self.full) * self.parts;
@@ -132,12 +53,12 @@ thread_local! {
 
 /// The cheapest tiles for so many tiles of rows, columns and steps along K.
 pub(super) fn cut(
-    offers: Offers<'_>,
+    offers: KernelCosts<'_>,
     row_tiles: usize,
     columns: usize,
     steps: usize,
     multiprocessors: usize,
-) -> Cut {
+) -> TilePlan {
     let slots = multiprocessors.max(1);
     #[cfg(test)]
     if let Some((width, parts, work)) = FORCED.get() {
@@ -147,7 +68,7 @@ pub(super) fn cut(
         } else {
             tiles
         };
-        return Cut {
+        return TilePlan {
             width,
             tiles,
             full,
@@ -155,8 +76,8 @@ pub(super) fn cut(
             work,
         };
     }
-    let mut best: Option<(f64, Cut)> = None;
-    let mut offer = |time: f64, cut: Cut| {
+    let mut best: Option<(f64, TilePlan)> = None;
+    let mut offer = |time: f64, cut: TilePlan| {
         if best.is_none_or(|(least, _)| time < least) {
             best = Some((time, cut));
         }
@@ -168,9 +89,9 @@ pub(super) fn cut(
             if tiles * size > in_clusters(slots, size) || size > steps {
                 continue;
             }
-            let meeting = if size > 1 { MEETING } else { 0.0 };
+            let meeting = if size > 1 { tuned::CLUSTER_SUMS } else { 0.0 };
             let time = steps.div_ceil(size) as f64 * cost.step + cost.each + cost.once + meeting;
-            let cut = Cut {
+            let cut = TilePlan {
                 width,
                 tiles,
                 full: tiles,
@@ -184,7 +105,7 @@ pub(super) fn cut(
         let width = cost.width;
         let tiles = row_tiles * columns.div_ceil(width);
         let whole = steps as f64 * cost.step + cost.each;
-        let of = |full: usize, parts: usize| Cut {
+        let of = |full: usize, parts: usize| TilePlan {
             width,
             tiles,
             full,
@@ -199,17 +120,19 @@ pub(super) fn cut(
         if rest == 0 {
             continue;
         }
-        let most = (slots / rest).min(steps / 4).min(MOST_PARTS);
+        let most = (slots / rest)
+            .min(steps / tuned::LEAST_PART_STEPS)
+            .min(tuned::MOST_PARTS);
         for parts in 2..=most {
             let bytes = (rest * parts * 128 * cost.width * 8) as f64;
             let part = steps.div_ceil(parts) as f64 * cost.step + cost.each;
             let whole = (tiles / slots) as f64 * whole + cost.once;
-            let time = whole + part + ADDING + bytes / ADDED;
+            let time = whole + part + tuned::ADDING_PARTS + bytes / tuned::ADDED_BYTES;
             offer(time, of(tiles - rest, parts));
         }
     }
     best.map_or(
-        Cut {
+        TilePlan {
             width: 128,
             tiles: 0,
             full: 0,
@@ -285,20 +208,22 @@ impl Boxes {
         [self.width, self.height, self.count]
     }
 
-    /// `out_height, out_width, out_count, wlog, hlog, phases`
-    pub(super) fn arguments(&self, args: Args) -> Args {
-        args.int(self.height as i32)
-            .int(self.width as i32)
-            .int(self.count as i32)
-            .int(self.wlog as i32)
-            .int(self.hlog as i32)
-            .int(self.phases as i32)
+    pub(super) fn parameters(&self) -> PixelBoxes {
+        PixelBoxes {
+            out_height: self.height as i32,
+            out_width: self.width as i32,
+            out_count: self.count as i32,
+            wlog: self.wlog as i32,
+            hlog: self.hlog as i32,
+            phases: self.phases as i32,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cuda::tuned::{HOPPER, HOPPER_ONCE};
 
     #[test]
     fn small_pictures_share_boxes() {
@@ -314,11 +239,11 @@ mod tests {
 
     #[test]
     fn the_last_wave_is_full() {
-        let loops = Offers {
+        let loops = KernelCosts {
             loops: &HOPPER,
-            ..Offers::default()
+            ..KernelCosts::default()
         };
-        let all = Offers {
+        let all = KernelCosts {
             loops: &HOPPER,
             once: &HOPPER_ONCE,
         };

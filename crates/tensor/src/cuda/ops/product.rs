@@ -6,30 +6,24 @@
 use std::ops::Deref;
 
 use super::norm::row_norm;
-use super::plan::{self, Boxes, Cut};
-use super::weights::{self, Elements, Operand, Prepared};
-use crate::cuda::{
-    Address, Args, CudaDevice, CudaValue, Format, GpuBuffer, Kernel, OnCard, Scratch, cuda_value,
-};
+use super::weights::{self, Elements, InputChange, Operand};
+use crate::cuda::launches::product_plain::Matmul;
+use crate::cuda::tuned;
+use crate::cuda::{Address, CudaDevice, CudaValue, Format, GpuBuffer, OnCard, Shape, cuda_value};
 use crate::error::{Result, TensorError};
-pub(crate) use crate::gpu::{Behind, More, Treatment, Window};
 use crate::gpu::{Finish, GpuSlice, GpuWeight, RowNorm};
+pub(crate) use crate::gpu::{SkipLayer, TrailingColumns, Treatment, Window};
 
 mod bytes;
 mod few;
 mod hopper;
+mod start;
 
 use bytes::Input;
 pub(crate) use few::few_rows;
-pub(crate) use hopper::{UNIT, conv_and_more, each};
+pub(crate) use hopper::{ChannelSums, UNIT, conv_with_skip, each};
 
 const OP: &str = "product";
-
-/// Pixels of a result from which on adding weights costs less than it saves.
-const DOUBLED: usize = 8192;
-
-/// Positions of kernels over all pixels, of few channels, that are put together.
-const SMALL: usize = 1 << 21;
 
 impl Window {
     /// Rows of a matrix.
@@ -65,7 +59,7 @@ impl Window {
             && (self.stride, self.time_stride) == (1, 1)
             && (self.above, self.left, self.time_before) == (1, 1, 0)
             && self.out == [self.frames, self.enlarged.0, self.enlarged.1]
-            && self.out_rows() >= DOUBLED
+            && self.out_rows() >= tuned::DOUBLED_PIXELS
     }
 
     /// Whether kernels of several positions see so few channels that products of each position alone would be of zeros mostly: what they see is put together then.
@@ -75,7 +69,7 @@ impl Window {
             && (self.kernel[0], self.time_stride, self.time_before) == (1, 1, 0)
             && self.out[0] == self.frames
             && self.enlarged == self.size
-            && self.out_rows() * self.taps() <= SMALL
+            && self.out_rows() * self.taps() <= tuned::GATHERED_POSITIONS
     }
 
     fn taps(&self) -> usize {
@@ -87,9 +81,9 @@ impl Window {
     }
 }
 
-impl Behind<'_> {
-    fn address(&self) -> u64 {
-        self.wide.slice_at(self.first).address()
+impl<'a> TrailingColumns<'a> {
+    fn slice(self) -> GpuSlice<'a> {
+        self.wide.slice_at(self.first)
     }
 }
 
@@ -102,7 +96,7 @@ struct Scales {
 }
 
 /// A weight of the same size beside the first one of a product, and where its result goes.
-struct Other<'a> {
+struct OtherWeight<'a> {
     weight: Elements<'a>,
     bias: Option<GpuSlice<'a>>,
     out: GpuBuffer,
@@ -124,10 +118,36 @@ struct Product<'a> {
     /// Whether both operands are bytes.
     bytes: Option<Scales>,
     /// Channels behind those of the input, the window having all of them.
-    behind: Option<Behind<'a>>,
-    others: &'a [Other<'a>],
+    behind: Option<TrailingColumns<'a>>,
+    others: &'a [OtherWeight<'a>],
     /// What is added to the sums, where there are no others.
-    more: Option<More<'a>>,
+    skip: Option<SkipLayer<'a>>,
+}
+
+impl<'a> Product<'a> {
+    /// Of an input in memory of its own with one weight, and nothing else.
+    fn of(
+        x: &'a GpuBuffer,
+        (weight, columns): (&'a Elements<'a>, usize),
+        window: Window,
+        finish: Finish<'a>,
+    ) -> Self {
+        Self {
+            device: x.card(),
+            format: x.format(),
+            x: x.address(),
+            weight,
+            window,
+            columns,
+            geglu: false,
+            doubled: false,
+            finish,
+            bytes: None,
+            behind: None,
+            others: &[],
+            skip: None,
+        }
+    }
 }
 
 /// `rows` rows of the weight's channels, treated as the layer wants.
@@ -164,7 +184,7 @@ pub(crate) fn linear_of_norm(
 /// The same for rows whose last channels are elsewhere. None where no kernel reads two places.
 pub(crate) fn linear_of_two(
     weight: &CudaValue,
-    (x, behind): (&GpuBuffer, Behind<'_>),
+    (x, behind): (&GpuBuffer, TrailingColumns<'_>),
     rows: usize,
     treatment: Treatment<'_>,
     finish: Finish<'_>,
@@ -230,7 +250,7 @@ pub(crate) fn conv3d(
     };
     let columns = weights::shape(cuda_value(*first)?)?.out;
     let padded = padded(x, window.channels);
-    let weight = weights::joined(taps, x.card(), x.format(), padded)?;
+    let weight = weights::join_taps(taps, x.card(), x.format(), padded)?;
     run(
         &Elements::Made(weight),
         columns,
@@ -272,17 +292,16 @@ fn single(
     let channels = window.channels;
     // Scales come before rotations, and these before rounding.
     let early = group > 0 || levels.is_some();
-    let mut x = Treated::Given(x);
-    let scale = treatment.scale.map(|scale| scale.address());
-    if let Some(scale) = scale.filter(|_| early) {
+    let mut x = LayerInput::Given(x);
+    if let Some(scale) = treatment.scale.filter(|_| early) {
         let how = as_rows(&x, channels, channels, Some(scale));
-        x = Treated::Made(weights::prepared(&x, &how)?);
+        x = LayerInput::Made(weights::prepare_input(&x, &how)?);
     }
     if group > 0 {
-        x = Treated::Made(weights::rotated(&x, group)?);
+        x = LayerInput::Made(weights::rotate_groups(&x, group)?);
     }
     if let Some(levels) = levels {
-        x = Treated::Made(weights::rounded(&x, channels, levels)?);
+        x = LayerInput::Made(weights::round_rows(&x, channels, levels)?);
     }
     let scale = treatment.scale.filter(|_| !early);
     let channels = padded(&x, channels);
@@ -297,12 +316,12 @@ fn single(
 }
 
 /// An input as it was given, or changed.
-enum Treated<'a> {
+enum LayerInput<'a> {
     Given(&'a GpuBuffer),
     Made(GpuBuffer),
 }
 
-impl Deref for Treated<'_> {
+impl Deref for LayerInput<'_> {
     type Target = GpuBuffer;
 
     fn deref(&self) -> &GpuBuffer {
@@ -313,9 +332,14 @@ impl Deref for Treated<'_> {
     }
 }
 
-fn as_rows(x: &GpuBuffer, channels: usize, padded: usize, scale: Option<u64>) -> Prepared {
+fn as_rows<'a>(
+    x: &GpuBuffer,
+    channels: usize,
+    padded: usize,
+    scale: Option<GpuSlice<'a>>,
+) -> InputChange<'a> {
     let rows = x.len() / channels.max(1);
-    Prepared {
+    InputChange {
         pictures: rows,
         from: (1, 1),
         to: (1, 1),
@@ -343,22 +367,16 @@ fn run(
         return Ok(out);
     }
     if window.is_small(padded) && scale.is_none() && has_tensor_cores(device, format) {
-        let gathered = weights::gathered(x, &window)?;
+        let gathered = weights::gather_windows(x, &window)?;
         let depth = window.taps() * padded;
         let product = Product {
-            device,
-            format,
-            x: gathered.address(),
-            weight,
-            window: Window::rows(rows, depth),
-            columns,
             geglu,
-            doubled: false,
-            finish,
-            bytes: None,
-            behind: None,
-            others: &[],
-            more: None,
+            ..Product::of(
+                &gathered,
+                (weight, columns),
+                Window::rows(rows, depth),
+                finish,
+            )
         };
         if device.hopper() && (!geglu || out_columns % 8 == 0) {
             product.start_hopper(&out)?;
@@ -367,33 +385,21 @@ fn run(
         }
         return Ok(out);
     }
-    let scale = scale.map(|scale| scale.address());
     let wide = (padded != window.channels || scale.is_some())
-        .then(|| weights::prepared(x, &as_rows(x, window.channels, padded, scale)));
+        .then(|| weights::prepare_input(x, &as_rows(x, window.channels, padded, scale)));
     let wide = wide.transpose()?;
     let x = wide.as_ref().unwrap_or(x);
     window.channels = padded;
-    let product = |x: &GpuBuffer, window: Window| Product {
-        device,
-        format,
-        x: x.address(),
-        weight,
-        window,
-        columns,
+    let product = |x, window| Product {
         geglu,
-        doubled: false,
-        finish,
-        bytes: None,
-        behind: None,
-        others: &[],
-        more: None,
+        ..Product::of(x, (weight, columns), window, finish)
     };
     if !has_tensor_cores(device, format) {
         product(x, window).start_plain(&out)?;
         return Ok(out);
     }
     if device.hopper() && window.is_doubled() {
-        let halved = weights::halved(weight, device, [columns, padded], stays)?;
+        let halved = weights::halve_kernels(weight, device, [columns, padded], stays)?;
         let phase = Window {
             enlarged: window.size,
             out: [window.frames, window.size.0, window.size.1],
@@ -412,7 +418,7 @@ fn run(
     if device.hopper() && (!geglu || out_columns % 8 == 0) {
         // The copy engine cannot repeat pixels. Without room for a larger picture the other kernel does.
         let larger =
-            (window.enlarged != window.size).then(|| weights::prepared(x, &enlarged(&window)));
+            (window.enlarged != window.size).then(|| weights::prepare_input(x, &enlarged(&window)));
         match larger {
             None if fits_hopper(&window) => {
                 product(x, window).start_hopper(&out)?;
@@ -429,8 +435,8 @@ fn run(
     Ok(out)
 }
 
-fn enlarged(window: &Window) -> Prepared {
-    Prepared {
+fn enlarged(window: &Window) -> InputChange<'static> {
+    InputChange {
         pictures: window.frames,
         from: window.size,
         to: window.enlarged,
@@ -489,213 +495,6 @@ fn check(window: &Window, x: &GpuBuffer, columns: usize, padded: usize) -> Resul
     Ok(())
 }
 
-fn address(buffer: Option<&GpuBuffer>) -> u64 {
-    buffer.map_or(0, Address::address)
-}
-
-impl Product<'_> {
-    fn rows(&self) -> usize {
-        self.window.out_rows()
-    }
-
-    /// The parameters of `AFTER_PARAMETERS` in finish.cuh.
-    fn after(&self, args: Args, out: &GpuBuffer) -> Args {
-        args.pointer(self.finish.bias.map_or(0, |bias| bias.address()))
-            .pointer(address(self.finish.per_item))
-            .pointer(address(self.finish.gate))
-            .pointer(address(self.finish.residual))
-            .pointer(out.address())
-            .int(self.finish.act as i32)
-            .int(self.finish.rows_per_item.max(1) as i32)
-            .int(self.finish.act_from as i32)
-    }
-
-    /// The parameters of `SCALES_PARAMETERS` there.
-    fn scales(&self, args: Args) -> Args {
-        let (rows, columns) = self.bytes.map_or((0, 0), |by| (by.rows, by.columns));
-        args.pointer(rows).pointer(columns)
-    }
-
-    /// The parameters of `OTHERS_PARAMETERS` there, for tiles of a width.
-    fn others(&self, args: Args, width: usize) -> Args {
-        let args = (0..2).fold(args, |args, at| {
-            let other = self.others.get(at);
-            let more = self.more.filter(|_| at == 0).and_then(|more| more.bias);
-            args.pointer(
-                other
-                    .and_then(|other| other.bias)
-                    .or(more)
-                    .map_or(0, |bias| bias.address()),
-            )
-            .pointer(other.map_or(0, |other| other.out.address()))
-        });
-        args.int(self.columns.div_ceil(width) as i32)
-    }
-
-    /// The sizes of `Window` in product_mma.cu and product_plain.cu.
-    fn window(&self, args: Args) -> Args {
-        let w = &self.window;
-        [
-            w.frames,
-            w.size.0,
-            w.size.1,
-            w.channels,
-            w.enlarged.0,
-            w.enlarged.1,
-            w.out[1],
-            w.out[2],
-            w.kernel[0],
-            w.kernel[1],
-            w.kernel[2],
-            w.time_stride,
-            w.stride,
-        ]
-        .iter()
-        .fold(args, |args, &n| args.int(n as i32))
-        .int(w.time_before)
-        .int(w.above as i32)
-        .int(w.left as i32)
-    }
-
-    /// Tells what the next kernel has to do.
-    fn tell_work(&self) {
-        let (rows, columns) = (self.rows() as f64, self.columns as f64);
-        let columns = columns * (1 + self.others.len()) as f64;
-        let depth = self.window.taps() * self.window.channels + self.more_channels();
-        let depth = depth as f64;
-        let phases = if self.doubled { 4.0 } else { 1.0 };
-        let inside = self.window.frames * self.window.size.0 * self.window.size.1;
-        let input = (inside * self.window.channels) as f64;
-        let elements = input + columns * depth * phases + rows * columns * phases;
-        let pair = if self.bytes.is_some() { 2.0 } else { 1.0 };
-        let size = self.format.size() as f64;
-        let operations = 2.0 * rows * columns * depth * phases * pair;
-        crate::cuda::work(operations, elements * size);
-    }
-
-    fn start_plain(&self, out: &GpuBuffer) -> Result<()> {
-        let (rows, columns) = (self.rows(), self.columns);
-        let tiles = |n: usize| rows.div_ceil(n) * columns.div_ceil(n);
-        // Small tiles where large ones would leave multiprocessors without work.
-        let large = !self.geglu && tiles(128) >= 2 * self.device.multiprocessors() as usize;
-        let matrix = self.window.is_plain();
-        let name = match (matrix, self.geglu, large) {
-            (_, true, _) => "geglu_64",
-            (true, _, false) => "rows_64",
-            (true, _, true) => "rows_128",
-            (false, _, false) => "picture_64",
-            (false, _, true) => "picture_128",
-        };
-        let kind = match self.weight.format() {
-            Format::F32 => 0,
-            Format::F16 => 1,
-            Format::Bf16 => 2,
-        };
-        let args = Args::new()
-            .pointer(self.x)
-            .pointer(self.weight.address())
-            .int(kind);
-        let args = self.after(args, out).int(rows as i32).int(columns as i32);
-        let args = if matrix {
-            args.int(self.window.channels as i32)
-        } else {
-            self.window(args)
-        };
-        let grid = [tiles(if large { 128 } else { 64 }) as u32, 1, 1];
-        self.device
-            .launch(self.kernel("product_plain", name), grid, 256, 0, &args)
-    }
-
-    fn kernel(&self, module: &'static str, name: &'static str) -> Kernel {
-        Kernel {
-            module,
-            format: self.format,
-            name,
-        }
-    }
-
-    fn start_mma(&self, out: &GpuBuffer) -> Result<()> {
-        let rows = self.rows();
-        let steps = (self.window.taps() * self.window.channels).div_ceil(32);
-        let costs = plan::mma_costs(self.device.arch());
-        let slots = self.device.multiprocessors() as usize;
-        let offers = plan::Offers {
-            loops: &costs,
-            ..plan::Offers::default()
-        };
-        let cut = plan::cut(offers, rows.div_ceil(128), self.columns, steps, slots);
-        let sums = self.sums(&cut)?;
-        let args = Args::new().pointer(self.x).pointer(self.weight.address());
-        let args = self
-            .after(args, out)
-            .int(rows as i32)
-            .int(self.columns as i32);
-        let args = self.scales(Self::cut_arguments(self.window(args), &cut, sums.as_ref()));
-        let name = match (self.geglu, cut.width) {
-            (false, 128) => "product_128",
-            (false, _) => "product_256",
-            (true, 128) => "geglu_128",
-            (true, _) => "geglu_256",
-        };
-        let (threads, shared) = if cut.width == 128 {
-            (128, 3 * 16384)
-        } else {
-            (256, 4 * 24576)
-        };
-        let grid = [cut.blocks() as u32, 1, 1];
-        let module = match self.bytes.map(|by| by.operand) {
-            None => "product_mma",
-            Some(Operand::E4m3) => "product_mma_e4m3",
-            Some(Operand::E5m2) => "product_mma_e5m2",
-            Some(Operand::Whole(_)) => "product_mma_s8",
-        };
-        let kernel = self.kernel(module, name);
-        self.tell_work();
-        self.device.launch(kernel, grid, threads, shared, &args)?;
-        self.add_parts(&cut, Boxes::rows(rows), 8, sums.as_ref(), out)
-    }
-
-    fn cut_arguments(args: Args, cut: &Cut, sums: Option<&Scratch>) -> Args {
-        args.int(cut.full as i32)
-            .int(cut.parts as i32)
-            .pointer(sums.map_or(0, Address::address))
-    }
-
-    /// Room for the sums of tiles that are cut.
-    fn sums(&self, cut: &Cut) -> Result<Option<Scratch>> {
-        let cut_tiles = cut.tiles - cut.full;
-        let bytes = cut_tiles * cut.parts * 128 * cut.width * 4;
-        (cut_tiles > 0)
-            .then(|| self.device.scratch(bytes))
-            .transpose()
-    }
-
-    fn add_parts(
-        &self,
-        cut: &Cut,
-        boxes: Boxes,
-        group: i32,
-        sums: Option<&Scratch>,
-        out: &GpuBuffer,
-    ) -> Result<()> {
-        let Some(sums) = sums else {
-            return Ok(());
-        };
-        let args = self.after(Args::new().pointer(sums.address()), out);
-        let args = boxes
-            .arguments(args.int(self.columns as i32))
-            .int(group)
-            .int(cut.full as i32)
-            .int(cut.parts as i32)
-            .int(cut.width as i32)
-            .int(i32::from(self.geglu));
-        let args = self.others(self.scales(args), cut.width);
-        let grid = [(cut.tiles - cut.full) as u32, 16, 1];
-        let kernel = self.kernel("product_finish", "finish_parts");
-        self.device.launch(kernel, grid, 256, 0, &args)
-    }
-}
-
 /// (items, rows, inner) times (items, inner, columns), item by item.
 pub(crate) fn matmul(
     a: &GpuBuffer,
@@ -709,20 +508,18 @@ pub(crate) fn matmul(
     }
     let out = device.buffer(items * rows * columns, a.format())?;
     if out.len() > 0 {
-        let args = [a.address(), b.address(), out.address()]
-            .iter()
-            .fold(Args::new(), |args, &address| args.pointer(address));
-        let args = [items, rows, columns, inner]
-            .iter()
-            .fold(args, |args, &n| args.int(n as i32));
-        let kernel = Kernel {
-            module: "product_plain",
-            format: a.format(),
-            name: "matmul",
+        let matmul = Matmul {
+            a: a.into(),
+            b: b.into(),
+            out: (&out).into(),
+            items: items as i32,
+            m: rows as i32,
+            n: columns as i32,
+            k: inner as i32,
         };
         let tiles = rows.div_ceil(64) * columns.div_ceil(64);
-        let grid = [tiles as u32, items.min(65535) as u32, 1];
-        device.launch(kernel, grid, 256, 0, &args)?;
+        let shape = Shape::new([tiles as u32, items.min(65535) as u32, 1], 256);
+        device.launch(a.format(), shape, matmul)?;
     }
     Ok(out)
 }

@@ -1,10 +1,11 @@
-//! How long products take in tiles of every width, cut in every number of parts: what the costs in `plan.rs` come from.
+//! How long products take in tiles of every width, cut in every number of parts: what the costs in `tuned.rs` come from.
 //!
 //! `FRESCO_TUNE=1 cargo test --release -p fresco-tensor --lib tuning -- --nocapture`
 
 use std::fmt::Write;
 
-use super::super::plan::{FORCED, HOPPER_ONCE, Work};
+use super::super::plan::{FORCED, Work};
+use crate::cuda::tuned::HOPPER_ONCE;
 use crate::device::Device;
 use crate::nn::{After, Conv2d, Linear, Padding};
 use crate::{Dtype, Stored, Tensor, synthetic};

@@ -1,17 +1,11 @@
 //! Sums and extremes of rows on a GPU. How a row is cut depends on its length alone, so that every sum has one order.
 
-use super::{filled, whole};
-use crate::cuda::{Address, Args, GpuBuffer, Kernel, OnCard};
+use super::{blocks, filled, grid, small, whole};
+use crate::cuda::launches::reduce::{ReduceJoin, ReduceParts, ReduceRows, ReduceShort};
+use crate::cuda::tuned::{MANY_SUMS, SHORT_SUM, SUM_PART, SUM_PARTS};
+use crate::cuda::{GpuBuffer, OnCard, Shape};
 use crate::error::Result;
 use crate::reduce::Reduction;
-
-/// Longest row for which a warp is enough.
-const SHORT: usize = 512;
-/// Shortest part of a row that is worth a block of its own, if there are few rows, and most parts of a row.
-const PART: usize = 1 << 14;
-const PARTS: usize = 512;
-/// So many rows keep a device busy without being cut.
-const MANY: usize = 512;
 
 impl Reduction {
     /// The number in the kernels.
@@ -49,45 +43,50 @@ pub(crate) fn rows(
     if rows == 0 {
         return Ok(out);
     }
-    let kernel = |name| Kernel {
-        module: "reduce",
-        format,
-        name,
-    };
-    let args = Args::new().pointer(out.address()).pointer(from.address());
-    if count <= SHORT {
-        let args = args.long(whole(rows)).long(whole(count)).int(op.on_gpu());
-        let blocks = super::blocks(rows.div_ceil(8))?;
-        device.launch(kernel("reduce_short"), [blocks, 1, 1], 256, 0, &args)?;
+    let op = op.on_gpu();
+    if count <= SHORT_SUM {
+        let reduce = ReduceShort {
+            to: (&out).into(),
+            from: from.into(),
+            rows: whole(rows),
+            count: whole(count),
+            op,
+        };
+        device.launch(format, Shape::row(blocks(rows.div_ceil(8))?, 256), reduce)?;
         return Ok(out);
     }
-    let each = count.div_ceil(PARTS).max(PART).next_multiple_of(8);
+    let each = count.div_ceil(SUM_PARTS).max(SUM_PART).next_multiple_of(8);
     let parts = count.div_ceil(each);
-    if parts == 1 || rows >= MANY {
-        let args = args.long(whole(count)).int(op.on_gpu());
-        let shape = [super::blocks(rows)?, 1, 1];
-        device.launch(kernel("reduce_rows"), shape, 256, 0, &args)?;
+    if parts == 1 || rows >= MANY_SUMS {
+        let reduce = ReduceRows {
+            to: (&out).into(),
+            from: from.into(),
+            count: whole(count),
+            op,
+        };
+        device.launch(format, Shape::row(blocks(rows)?, 256), reduce)?;
         return Ok(out);
     }
     let sums = device.scratch(rows * parts * 2 * size_of::<f32>())?;
-    let args = Args::new()
-        .pointer(sums.address())
-        .pointer(from.address())
-        .long(whole(count))
-        .long(whole(each))
-        .int(super::small(parts)?)
-        .int(op.on_gpu());
-    let shape = [super::blocks(rows * parts)?, 1, 1];
-    device.launch(kernel("reduce_parts"), shape, 256, 0, &args)?;
-    let args = Args::new()
-        .pointer(out.address())
-        .pointer(sums.address())
-        .long(whole(rows))
-        .long(whole(count))
-        .long(whole(each))
-        .int(super::small(parts)?)
-        .int(op.on_gpu());
-    let shape = super::grid(rows)?;
-    device.launch(kernel("reduce_join"), shape, 256, 0, &args)?;
+    let (count, each, splits) = (whole(count), whole(each), small(parts)?);
+    let reduce = ReduceParts {
+        parts: (&sums).into(),
+        from: from.into(),
+        count,
+        each,
+        splits,
+        op,
+    };
+    device.launch(format, Shape::row(blocks(rows * parts)?, 256), reduce)?;
+    let join = ReduceJoin {
+        to: (&out).into(),
+        parts: (&sums).into(),
+        rows: whole(rows),
+        count,
+        each,
+        splits,
+        op,
+    };
+    device.launch(format, grid(rows)?, join)?;
     Ok(out)
 }

@@ -3,14 +3,22 @@
 use std::sync::Arc;
 
 use super::product::Window;
+use super::whole;
+use crate::cuda::launch::FormattedLaunch;
+use crate::cuda::launches::weights::{
+    Enlarge, FromApart, FromApartKernel, FromPlain, FromPlainKernel, FromRows, FromRowsKernel,
+    Gather, HalveKernels, Levels as LevelsLaunch, LevelsKernel, Prepare, Rotate, RoundRows,
+};
+use crate::cuda::launches::{RowLayout, WeightSizes};
+use crate::cuda::tuned::SPARE_MEMORY;
 use crate::cuda::{
-    Address, Args, CudaDevice, CudaValue, Form, Format, GpuBuffer, Kernel, MatrixShape, OnCard,
-    Scratch, cuda_value,
+    Address, CudaDevice, CudaValue, Form, Format, GpuBuffer, MatrixShape, OnCard, Pointer, Scratch,
+    Shape, cuda_value,
 };
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::formats::{Levels, RowFormat, RowKind, ScaleNumber};
-use crate::gpu::GpuWeight;
+use crate::gpu::{GpuSlice, GpuWeight};
 
 const OP: &str = "weight";
 
@@ -93,7 +101,7 @@ pub(super) fn elements(weight: &CudaValue, format: Format, padded: usize) -> Res
 }
 
 /// The kernels of several values one after the other for each output: (out, value, position, channel).
-pub(super) fn joined(
+pub(super) fn join_taps(
     weights: &[&dyn GpuWeight],
     device: &CudaDevice,
     format: Format,
@@ -152,9 +160,9 @@ pub(super) fn bytes(weight: &CudaValue) -> Result<Option<Bytes>> {
             _made: None,
         }));
     }
-    let name = match format.kind() {
-        RowKind::Int4 { .. } => "levels_int4",
-        RowKind::Grid(_) => "levels_grid",
+    let kernel = match format.kind() {
+        RowKind::Int4 { .. } => LevelsKernel::LevelsInt4,
+        RowKind::Grid(_) => LevelsKernel::LevelsGrid,
         _ => return Ok(None),
     };
     let device = weight.device();
@@ -162,14 +170,16 @@ pub(super) fn bytes(weight: &CudaValue) -> Result<Option<Bytes>> {
         device.scratch(out * channels)?,
         device.scratch(out * size_of::<f32>())?,
     ];
-    let args = Args::new()
-        .pointer(weight.address())
-        .pointer(made[0].address())
-        .pointer(made[1].address())
-        .int(out as i32)
-        .int(channels as i32);
-    let threads = out * channels / 4;
-    start(device, Format::F32, name, threads, &rows(args, format))?;
+    let levels = LevelsLaunch {
+        kernel,
+        from: Pointer::at(weight.address()),
+        to: (&made[0]).into(),
+        scales: (&made[1]).into(),
+        out: out as i32,
+        columns: channels as i32,
+        layout: layout(format),
+    };
+    start(device, Format::F32, out * channels / 4, levels)?;
     Ok(Some(Bytes {
         operand,
         codes: made[0].address(),
@@ -179,48 +189,61 @@ pub(super) fn bytes(weight: &CudaValue) -> Result<Option<Bytes>> {
 }
 
 /// The kernel that reads a format; none for those that the processor has to read.
-fn reader(dtype: Dtype, apart: bool) -> Option<&'static str> {
-    Some(match dtype {
-        Dtype::F32 => "from_f32",
-        Dtype::F16 => "from_f16",
-        Dtype::Bf16 => "from_bf16",
-        Dtype::F8E4M3 => "from_e4m3",
-        Dtype::F8E5M2 => "from_e5m2",
-        Dtype::Q8_0 => "from_q8_0",
-        Dtype::Q4_0 => "from_q4_0",
-        Dtype::Q4_1 => "from_q4_1",
-        Dtype::Q5_0 => "from_q5_0",
-        Dtype::Q5_1 => "from_q5_1",
-        Dtype::Q2K => "from_q2_k",
-        Dtype::Q3K => "from_q3_k",
-        Dtype::Q4K => "from_q4_k",
-        Dtype::Q5K => "from_q5_k",
-        Dtype::Q6K => "from_q6_k",
-        Dtype::Q8K => "from_q8_k",
-        Dtype::Tq1_0 => "from_tq1_0",
-        Dtype::Tq2_0 => "from_tq2_0",
-        Dtype::Iq4Nl => "from_iq4_nl",
-        Dtype::Iq4Xs => "from_iq4_xs",
-        Dtype::Mxfp4 => "from_mxfp4",
-        Dtype::GgmlNvfp4 => "from_ggml_nvfp4",
-        Dtype::Rows(format) if apart => match format.kind() {
-            RowKind::F8E4M3 => "from_apart_e4m3",
-            RowKind::F8E5M2 => "from_apart_e5m2",
-            RowKind::Int8 => "from_apart_int8",
-            _ => return None,
-        },
-        Dtype::Rows(format) => match format.kind() {
-            RowKind::F8E4M3 => "from_rows_e4m3",
-            RowKind::F8E5M2 => "from_rows_e5m2",
-            RowKind::Int8 => "from_rows_int8",
-            RowKind::Int4 { .. } => "from_rows_int4",
-            RowKind::Nvfp4 => "from_rows_nvfp4",
-            RowKind::Mxfp8 => "from_rows_mxfp8",
-            RowKind::Grid(_) => "from_rows_grid",
-            RowKind::Affine(_) => "from_rows_affine",
-        },
+enum Reader {
+    Plain(FromPlainKernel),
+    Apart(FromApartKernel),
+    Rows(FromRowsKernel, RowFormat),
+}
+
+fn reader(dtype: Dtype, apart: bool) -> Option<Reader> {
+    use FromPlainKernel as Plain;
+    let plain = match dtype {
+        Dtype::F32 => Plain::FromF32,
+        Dtype::F16 => Plain::FromF16,
+        Dtype::Bf16 => Plain::FromBf16,
+        Dtype::F8E4M3 => Plain::FromE4m3,
+        Dtype::F8E5M2 => Plain::FromE5m2,
+        Dtype::Q8_0 => Plain::FromQ8_0,
+        Dtype::Q4_0 => Plain::FromQ4_0,
+        Dtype::Q4_1 => Plain::FromQ4_1,
+        Dtype::Q5_0 => Plain::FromQ5_0,
+        Dtype::Q5_1 => Plain::FromQ5_1,
+        Dtype::Q2K => Plain::FromQ2K,
+        Dtype::Q3K => Plain::FromQ3K,
+        Dtype::Q4K => Plain::FromQ4K,
+        Dtype::Q5K => Plain::FromQ5K,
+        Dtype::Q6K => Plain::FromQ6K,
+        Dtype::Q8K => Plain::FromQ8K,
+        Dtype::Tq1_0 => Plain::FromTq1_0,
+        Dtype::Tq2_0 => Plain::FromTq2_0,
+        Dtype::Iq4Nl => Plain::FromIq4Nl,
+        Dtype::Iq4Xs => Plain::FromIq4Xs,
+        Dtype::Mxfp4 => Plain::FromMxfp4,
+        Dtype::GgmlNvfp4 => Plain::FromGgmlNvfp4,
+        Dtype::Rows(format) if apart => {
+            return Some(Reader::Apart(match format.kind() {
+                RowKind::F8E4M3 => FromApartKernel::FromApartE4m3,
+                RowKind::F8E5M2 => FromApartKernel::FromApartE5m2,
+                RowKind::Int8 => FromApartKernel::FromApartInt8,
+                _ => return None,
+            }));
+        }
+        Dtype::Rows(format) => {
+            let kernel = match format.kind() {
+                RowKind::F8E4M3 => FromRowsKernel::FromRowsE4m3,
+                RowKind::F8E5M2 => FromRowsKernel::FromRowsE5m2,
+                RowKind::Int8 => FromRowsKernel::FromRowsInt8,
+                RowKind::Int4 { .. } => FromRowsKernel::FromRowsInt4,
+                RowKind::Nvfp4 => FromRowsKernel::FromRowsNvfp4,
+                RowKind::Mxfp8 => FromRowsKernel::FromRowsMxfp8,
+                RowKind::Grid(_) => FromRowsKernel::FromRowsGrid,
+                RowKind::Affine(_) => FromRowsKernel::FromRowsAffine,
+            };
+            return Some(Reader::Rows(kernel, format));
+        }
         _ => return None,
-    })
+    };
+    Some(Reader::Plain(plain))
 }
 
 /// Writes a weight to its place, the taps from `first` on of `all`, in a buffer.
@@ -239,114 +262,124 @@ fn decode(
     if pairs == 0 {
         return Ok(());
     }
-    let Some(name) = reader(weight.dtype(), weight.is_apart()) else {
-        return decode_by_processor(weight, to, padded, (all, first));
+    let weight_sizes = WeightSizes {
+        out: shape.out as i32,
+        channels: shape.channels as i32,
+        taps: shape.taps as i32,
+        padded: padded as i32,
+        all_taps: all as i32,
+        first: first as i32,
     };
-    let args = Args::new().pointer(weight.address()).pointer(to.address());
-    let args = sizes(args, shape, padded, (all, first));
-    let args = match weight.dtype() {
-        Dtype::Rows(_) if weight.is_apart() => args,
-        Dtype::Rows(format) => rows(args, format),
-        _ => args.int(i32::from(weight.taps_first())),
-    };
-    start(device, to.format(), name, pairs, &args)
-}
-
-fn sizes(args: Args, shape: MatrixShape, padded: usize, (all, first): (usize, usize)) -> Args {
-    args.int(shape.out as i32)
-        .int(shape.channels as i32)
-        .int(shape.taps as i32)
-        .int(padded as i32)
-        .int(all as i32)
-        .int(first as i32)
+    let (from, target, format) = (Pointer::at(weight.address()), to.into(), to.format());
+    match reader(weight.dtype(), weight.is_apart()) {
+        Some(Reader::Plain(kernel)) => {
+            let read = FromPlain {
+                kernel,
+                from,
+                to: target,
+                sizes: weight_sizes,
+                taps_first: i32::from(weight.taps_first()),
+            };
+            start(device, format, pairs, read)
+        }
+        Some(Reader::Apart(kernel)) => {
+            let read = FromApart {
+                kernel,
+                from,
+                to: target,
+                sizes: weight_sizes,
+            };
+            start(device, format, pairs, read)
+        }
+        Some(Reader::Rows(kernel, rows)) => {
+            let read = FromRows {
+                kernel,
+                from,
+                to: target,
+                sizes: weight_sizes,
+                layout: layout(rows),
+            };
+            start(device, format, pairs, read)
+        }
+        // Formats that have no kernel: read by the processor, copied as f32.
+        None => {
+            let values = weight.stored()?.to_f32()?;
+            let plain = device.upload_values(values.data(), Format::F32)?;
+            let read = FromPlain {
+                kernel: FromPlainKernel::FromF32,
+                from: plain.slice().into(),
+                to: target,
+                sizes: weight_sizes,
+                taps_first: 0,
+            };
+            start(device, format, pairs, read)
+        }
+    }
 }
 
 /// Where the parts of quantised rows are.
-fn rows(args: Args, format: RowFormat) -> Args {
-    let [group, bits, levels, corrected, number] = match format.kind() {
-        RowKind::Grid(grid) => {
-            let levels = match grid.levels {
+fn layout(format: RowFormat) -> RowLayout {
+    let plain = RowLayout {
+        row_bytes: format.row_bytes() as i32,
+        code_bytes: format.code_bytes() as i32,
+        group_bytes: format.group_bytes() as i32,
+        groups: format.groups() as i32,
+        group: 1,
+        bits: 0,
+        levels: 0,
+        corrected: 0,
+        number: 0,
+    };
+    match format.kind() {
+        RowKind::Grid(grid) => RowLayout {
+            group: grid.group.into(),
+            bits: grid.bits.into(),
+            levels: match grid.levels {
                 Levels::Even => 0,
                 Levels::Usual => 1,
                 Levels::Own => 2,
-            };
-            let number = if grid.wide_scales { 4 } else { 1 };
-            let corrected = i32::from(grid.corrected);
-            [
-                grid.group.into(),
-                grid.bits.into(),
-                levels,
-                corrected,
-                number,
-            ]
-        }
-        RowKind::Affine(affine) => {
-            let number = match affine.scale {
+            },
+            corrected: i32::from(grid.corrected),
+            number: if grid.wide_scales { 4 } else { 1 },
+            ..plain
+        },
+        RowKind::Affine(affine) => RowLayout {
+            group: affine.group.into(),
+            bits: 4,
+            number: match affine.scale {
                 ScaleNumber::F16 => 0,
                 ScaleNumber::Bf16 => 1,
                 ScaleNumber::F32 => 2,
-            };
-            [affine.group.into(), 4, 0, 0, number]
-        }
-        _ => [1, 0, 0, 0, 0],
-    };
-    args.int(format.row_bytes() as i32)
-        .int(format.code_bytes() as i32)
-        .int(format.group_bytes() as i32)
-        .int(format.groups() as i32)
-        .int(group)
-        .int(bits)
-        .int(levels)
-        .int(corrected)
-        .int(number)
-}
-
-/// Formats that have no kernel: read by the processor, copied as f32.
-fn decode_by_processor(
-    weight: &CudaValue,
-    to: &GpuBuffer,
-    padded: usize,
-    (all, first): (usize, usize),
-) -> Result<()> {
-    let device = weight.device();
-    let values = weight.stored()?.to_f32()?;
-    let plain = device.upload_values(values.data(), Format::F32)?;
-    let shape = shape(weight)?;
-    let args = Args::new().pointer(plain.address()).pointer(to.address());
-    let args = sizes(args, shape, padded, (all, first)).int(0);
-    let pairs = shape.out * shape.taps * padded.div_ceil(2);
-    start(device, to.format(), "from_f32", pairs, &args)
+            },
+            ..plain
+        },
+        _ => plain,
+    }
 }
 
 fn start(
     device: &CudaDevice,
     format: Format,
-    name: &'static str,
     threads: usize,
-    args: &Args,
+    launch: impl FormattedLaunch,
 ) -> Result<()> {
-    let kernel = Kernel {
-        module: "weights",
-        format,
-        name,
-    };
     let blocks = threads.div_ceil(256).min(1 << 15) as u32;
-    device.launch(kernel, [blocks, 1, 1], 256, 0, args)
+    device.launch(format, Shape::row(blocks, 256), launch)
 }
 
 /// How the input of a product differs from what the layer was given.
-pub(super) struct Prepared {
+pub(super) struct InputChange<'a> {
     pub(super) pictures: usize,
     pub(super) from: (usize, usize),
     pub(super) to: (usize, usize),
     pub(super) channels: usize,
     pub(super) padded: usize,
-    /// Address of a factor for each channel.
-    pub(super) scale: Option<u64>,
+    /// A factor for each channel.
+    pub(super) scale: Option<GpuSlice<'a>>,
 }
 
 /// Pictures with more channels, larger, and scaled.
-pub(super) fn prepared(x: &GpuBuffer, how: &Prepared) -> Result<GpuBuffer> {
+pub(super) fn prepare_input(x: &GpuBuffer, how: &InputChange<'_>) -> Result<GpuBuffer> {
     let device = x.card();
     let pixels = how.pictures * how.to.0 * how.to.1;
     let out = device.buffer(pixels * how.padded, x.format())?;
@@ -355,30 +388,41 @@ pub(super) fn prepared(x: &GpuBuffer, how: &Prepared) -> Result<GpuBuffer> {
     }
     let bytes = how.channels * x.format().size();
     let aligned = bytes.is_multiple_of(16) && how.padded == how.channels && how.scale.is_none();
-    let places = |args: Args| {
-        args.int(how.from.0 as i32)
-            .int(how.from.1 as i32)
-            .int(how.to.0 as i32)
-            .int(how.to.1 as i32)
-    };
-    let args = Args::new().pointer(x.address()).pointer(out.address());
+    let [(in_height, in_width), (height, width)] =
+        [how.from, how.to].map(|(height, width)| (height as i32, width as i32));
     if aligned {
         let count = pixels * bytes / 16;
-        let args = places(args.int((bytes / 16) as i32)).long(count as i64);
-        start(device, x.format(), "enlarge", count, &args)?;
+        let enlarge = Enlarge {
+            from: x.into(),
+            to: (&out).into(),
+            chunks: (bytes / 16) as i32,
+            in_height,
+            in_width,
+            height,
+            width,
+            count: whole(count),
+        };
+        start(device, x.format(), count, enlarge)?;
     } else {
-        let args = args
-            .pointer(how.scale.unwrap_or(0))
-            .int(how.channels as i32)
-            .int(how.padded as i32);
-        let args = places(args).long(out.len() as i64);
-        start(device, x.format(), "prepare", out.len(), &args)?;
+        let prepare = Prepare {
+            from: x.into(),
+            to: (&out).into(),
+            scale: how.scale.into(),
+            channels: how.channels as i32,
+            padded: how.padded as i32,
+            in_height,
+            in_width,
+            height,
+            width,
+            count: whole(out.len()),
+        };
+        start(device, x.format(), out.len(), prepare)?;
     }
     Ok(out)
 }
 
 /// Groups of channels rotated as those of a rotated weight.
-pub(super) fn rotated(x: &GpuBuffer, group: usize) -> Result<GpuBuffer> {
+pub(super) fn rotate_groups(x: &GpuBuffer, group: usize) -> Result<GpuBuffer> {
     if group > 4096 {
         let reason = format!("groups of {group} columns are too large for a GPU");
         return Err(TensorError::invalid(OP, reason));
@@ -386,83 +430,68 @@ pub(super) fn rotated(x: &GpuBuffer, group: usize) -> Result<GpuBuffer> {
     let out = x.card().buffer(x.len(), x.format())?;
     let groups = x.len() / group;
     if groups > 0 {
-        let kernel = Kernel {
-            module: "weights",
-            format: x.format(),
-            name: "rotate",
+        let rotate = Rotate {
+            from: x.into(),
+            to: (&out).into(),
+            group: group as i32,
+            groups: whole(groups),
         };
-        let args = Args::new()
-            .pointer(x.address())
-            .pointer(out.address())
-            .int(group as i32)
-            .long(groups as i64);
         let threads = (group / 4).clamp(32, 1024) as u32;
         let blocks = groups.min(1 << 16) as u32;
-        x.card().launch(kernel, [blocks, 1, 1], threads, 0, &args)?;
+        x.card()
+            .launch(x.format(), Shape::row(blocks, threads), rotate)?;
     }
     Ok(out)
 }
 
 /// Rows of so many columns, each rounded to whole numbers of up to `levels` times a scale of its own.
-pub(super) fn rounded(x: &GpuBuffer, columns: usize, levels: f32) -> Result<GpuBuffer> {
+pub(super) fn round_rows(x: &GpuBuffer, columns: usize, levels: f32) -> Result<GpuBuffer> {
     let out = x.card().buffer(x.len(), x.format())?;
     if x.len() > 0 {
         let rows = x.len() / columns;
-        let kernel = Kernel {
-            module: "weights",
-            format: x.format(),
-            name: "round_rows",
+        let round = RoundRows {
+            from: x.into(),
+            to: (&out).into(),
+            columns: columns as i32,
+            levels,
+            rows: whole(rows),
         };
-        let args = Args::new()
-            .pointer(x.address())
-            .pointer(out.address())
-            .int(columns as i32)
-            .float(levels)
-            .long(rows as i64);
         let blocks = rows.min(1 << 20) as u32;
-        x.card().launch(kernel, [blocks, 1, 1], 256, 0, &args)?;
+        x.card()
+            .launch(x.format(), Shape::row(blocks, 256), round)?;
     }
     Ok(out)
 }
 
 /// What the kernels of a window see of at most 8 channels, position by position: (rows of the result, positions * 8).
-pub(super) fn gathered(x: &GpuBuffer, window: &Window) -> Result<GpuBuffer> {
+pub(super) fn gather_windows(x: &GpuBuffer, window: &Window) -> Result<GpuBuffer> {
     let [count, height, width] = window.out;
     let [_, kernel_height, kernel_width] = window.kernel;
     let all = count * height * width * kernel_height * kernel_width;
     let to = x.card().buffer(8 * all, x.format())?;
-    let args = Args::new().pointer(x.address()).pointer(to.address());
-    let args = [
-        window.channels,
-        window.size.0,
-        window.size.1,
-        height,
-        width,
-        kernel_height,
-        kernel_width,
-        window.stride,
-        window.above,
-        window.left,
-        all,
-    ]
-    .iter()
-    .fold(args, |args, &n| args.int(n as i32));
-    let kernel = Kernel {
-        module: "weights",
-        format: x.format(),
-        name: "gather",
+    let gather = Gather {
+        from: x.into(),
+        to: (&to).into(),
+        channels: window.channels as i32,
+        in_height: window.size.0 as i32,
+        in_width: window.size.1 as i32,
+        height: height as i32,
+        width: width as i32,
+        kernel_height: kernel_height as i32,
+        kernel_width: kernel_width as i32,
+        stride: window.stride as i32,
+        above: window.above as i32,
+        left: window.left as i32,
+        all: all as i32,
     };
-    let grid = [all.div_ceil(256) as u32, 1, 1];
-    x.card().launch(kernel, grid, 256, 0, &args)?;
+    let shape = Shape::row(all.div_ceil(256) as u32, 256);
+    x.card().launch(x.format(), shape, gather)?;
     Ok(to)
 }
 
-/// The share of free memory that a form of kernels may take, which is only there to save time.
-const SPARE: u64 = 16;
-
 /// 3x3 kernels over a picture of twice the size as four 2x2 kernels over the picture: (4, out, 4, channels). Those of a weight that `stays` are kept beside it where
 /// there is plenty of room.
-pub(super) fn halved(
+pub(super) fn halve_kernels(
     kernels: &Elements<'_>,
     device: &CudaDevice,
     [out, channels]: [usize; 2],
@@ -476,7 +505,7 @@ pub(super) fn halved(
             layout: "halved",
             format: *format,
         };
-        let plenty = || device.room() / SPARE >= (len * format.size()) as u64;
+        let plenty = || device.room() / SPARE_MEMORY >= (len * format.size()) as u64;
         let made = value.form_if(form, plenty, || {
             let to = device.lasting(len, *format)?;
             halve(kernels, device, [out, channels], &to)?;
@@ -497,18 +526,14 @@ fn halve(
     [out, channels]: [usize; 2],
     to: &GpuBuffer,
 ) -> Result<()> {
-    let args = Args::new()
-        .pointer(kernels.address())
-        .pointer(to.address())
-        .int(out as i32)
-        .int(channels as i32);
-    let kernel = Kernel {
-        module: "weights",
-        format: to.format(),
-        name: "halve_kernels",
+    let halve = HalveKernels {
+        from: Pointer::at(kernels.address()),
+        to: to.into(),
+        out: out as i32,
+        channels: channels as i32,
     };
     // Channels are a multiple of 8 here, and a thread takes 16 bytes of them.
     let threads = out * channels * to.format().size() / 16;
-    let grid = [threads.div_ceil(256) as u32, 4, 1];
-    device.launch(kernel, grid, 256, 0, &args)
+    let shape = Shape::new([threads.div_ceil(256) as u32, 4, 1], 256);
+    device.launch(to.format(), shape, halve)
 }

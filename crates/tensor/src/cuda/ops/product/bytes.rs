@@ -2,8 +2,9 @@
 
 use super::super::norm::row_norm_to_bytes;
 use super::super::weights::{self, Bytes, Elements, Operand};
-use super::{Behind, Product, Scales, Treatment, Window, has_tensor_cores};
-use crate::cuda::{Address, Args, CudaValue, GpuBuffer, Kernel, OnCard, Scratch};
+use super::{Product, Scales, TrailingColumns, Treatment, Window, has_tensor_cores};
+use crate::cuda::launches::bytes::{ToBytes, ToBytesKernel};
+use crate::cuda::{Address, CudaValue, GpuBuffer, OnCard, Scratch, Shape};
 use crate::error::Result;
 use crate::gpu::{Finish, RowNorm};
 
@@ -11,7 +12,7 @@ use crate::gpu::{Finish, RowNorm};
 #[derive(Clone, Copy)]
 pub(super) enum Input<'a> {
     /// A matrix, whose last channels may be elsewhere.
-    Matrix(&'a GpuBuffer, Option<Behind<'a>>),
+    Matrix(&'a GpuBuffer, Option<TrailingColumns<'a>>),
     /// The norm of a matrix.
     Normed(&'a GpuBuffer, RowNorm<'a>),
 }
@@ -76,24 +77,17 @@ pub(super) fn single(
     }
     let [codes, scales] = made;
     let out = device.buffer(rows * out_columns, format)?;
+    let weight = Elements::Pairs(bytes.codes, format);
+    let window = Window::rows(rows, channels / 2);
     let product = Product {
-        device,
-        format,
         x: codes.address(),
-        weight: &Elements::Pairs(bytes.codes, format),
-        window: Window::rows(rows, channels / 2),
-        columns: shape.out,
         geglu,
-        doubled: false,
-        finish,
         bytes: Some(Scales {
             operand: bytes.operand,
             rows: scales.address(),
             columns: bytes.scales,
         }),
-        behind: None,
-        others: &[],
-        more: None,
+        ..Product::of(x, (&weight, shape.out), window, finish)
     };
     if device.hopper() {
         product.start_hopper(&out)?;
@@ -112,7 +106,7 @@ fn shared(rotation: usize, channels: usize) -> u32 {
 /// Writes rows as bytes, and their scales.
 fn round(
     x: &GpuBuffer,
-    behind: Option<Behind<'_>>,
+    behind: Option<TrailingColumns<'_>>,
     (rows, left, channels): (usize, usize, usize),
     treatment: Treatment<'_>,
     bytes: &Bytes,
@@ -120,27 +114,24 @@ fn round(
     made: &[Scratch; 2],
 ) -> Result<()> {
     let device = x.card();
-    let (name, levels) = match (bytes.operand, rotation) {
-        (Operand::Whole(levels), 0) => ("whole_numbers", levels),
-        (Operand::Whole(levels), _) => ("rotated_whole_numbers", levels),
-        (Operand::E4m3 | Operand::E5m2, _) => ("e4m3", 0.0),
+    let (kernel, levels) = match (bytes.operand, rotation) {
+        (Operand::Whole(levels), 0) => (ToBytesKernel::WholeNumbers, levels),
+        (Operand::Whole(levels), _) => (ToBytesKernel::RotatedWholeNumbers, levels),
+        (Operand::E4m3 | Operand::E5m2, _) => (ToBytesKernel::E4m3, 0.0),
     };
-    let args = Args::new()
-        .pointer(x.address())
-        .pointer(behind.map_or(0, |behind| behind.address()))
-        .pointer(treatment.scale.map_or(0, |scale| scale.address()))
-        .pointer(made[0].address())
-        .pointer(made[1].address())
-        .int(left as i32)
-        .int((channels - left) as i32)
-        .long(behind.map_or(0, |behind| behind.row as i64))
-        .float(levels)
-        .int(rotation as i32);
-    let kernel = Kernel {
-        module: "bytes",
-        format: x.format(),
-        name,
+    let to_bytes = ToBytes {
+        kernel,
+        a: x.into(),
+        b: behind.map(TrailingColumns::slice).into(),
+        factors: treatment.scale.into(),
+        to: (&made[0]).into(),
+        scales: (&made[1]).into(),
+        left: left as i32,
+        right: (channels - left) as i32,
+        step: behind.map_or(0, |behind| behind.row as i64),
+        levels,
+        group: rotation as i32,
     };
-    let shared = shared(rotation, channels);
-    device.launch(kernel, [rows as u32, 1, 1], 256, shared, &args)
+    let shape = Shape::row(rows as u32, 256).with_shared(shared(rotation, channels));
+    device.launch(x.format(), shape, to_bytes)
 }

@@ -1,7 +1,8 @@
 //! A few rows through many layers at once: what a noise level becomes in each block of a network.
 
 use super::super::weights;
-use crate::cuda::{Address, Args, GpuBuffer, Kernel, OnCard, cuda_value};
+use crate::cuda::launches::few_rows::FewRows;
+use crate::cuda::{Address, GpuBuffer, OnCard, Shape, cuda_value};
 use crate::error::{Result, TensorError};
 use crate::gpu::WeightWithBias;
 
@@ -47,19 +48,15 @@ fn start(layers: &[WeightWithBias<'_>], x: &GpuBuffer, rows: usize) -> Result<Ve
         ]);
         found.push(out);
     }
-    let args = Args::new()
-        .pointer(x.address())
-        .int(rows as i32)
-        .int(columns as i32)
-        .int(layers.len() as i32)
-        .words(&list);
-    let kernel = Kernel {
-        module: "few_rows",
-        format,
-        name: "few_rows",
+    let few = FewRows {
+        x: x.into(),
+        rows: rows as i32,
+        columns: columns as i32,
+        count: layers.len() as i32,
+        layers: list,
     };
     let bytes = (end * columns * format.size()) as f64;
     crate::cuda::work(2.0 * (rows * end * columns) as f64, bytes);
-    device.launch(kernel, [end.div_ceil(8) as u32, 1, 1], 256, 0, &args)?;
+    device.launch(format, Shape::row(end.div_ceil(8) as u32, 256), few)?;
     Ok(found)
 }

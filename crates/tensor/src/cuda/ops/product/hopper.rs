@@ -1,23 +1,52 @@
 //! Products on Hopper: what its kernels are told, and those with several weights or inputs, which only they take.
 
-use super::super::plan::{
-    self, Boxes, Cut, HOPPER, HOPPER_BYTES, HOPPER_GEGLU, HOPPER_GEGLU_BYTES, HOPPER_ONCE,
-    HOPPER_WIDE, Offers, TileCost, Work,
-};
+use super::super::plan::{self, Boxes, KernelCosts, TilePlan, Work};
 use super::super::weights::{self, Elements, Operand};
-use super::{Behind, More, Other, Product, Treatment, Window, has_tensor_cores};
+use super::{
+    OtherWeight, Product, SkipLayer, TrailingColumns, Treatment, Window, has_tensor_cores,
+};
+use crate::cuda::driver::TensorMap;
+use crate::cuda::launches::product_hopper::{
+    ByteProduct, ByteProductKernel, ByteProductModule, Product as HopperProduct, ProductKernel,
+};
+use crate::cuda::launches::product_turns::{Turns, TurnsKernel};
+use crate::cuda::launches::{ProductMaps, ResultMaps, StepWindow};
+use crate::cuda::tuned::{
+    HOPPER, HOPPER_BYTES, HOPPER_GEGLU, HOPPER_GEGLU_BYTES, HOPPER_ONCE, HOPPER_WIDE,
+    MOST_STEPS_BY_TURNS, TileCost,
+};
 use crate::cuda::{
-    Address, Args, CudaValue, Format, GpuBuffer, OnCard, Spread, TensorMapSpec, cuda_value,
+    Address, CudaValue, Format, GpuBuffer, OnCard, Scratch, Shape, SideResult, TensorMapSpec,
+    cuda_value,
 };
 use crate::error::Result;
 use crate::gpu::{Finish, WeightWithBias};
 use crate::nn::Act;
 
-/// Channels whose mean and spread are told together: as in staged.cuh.
+/// Channels that have one sum and one sum of squares: as in staged.cuh.
 pub(crate) const UNIT: usize = 10;
 
-/// Steps of 64 channels along K of tiles that are made by turns.
-const MOST_STEPS_BY_TURNS: usize = 60;
+/// Sums of the channels of a picture and of their squares, as the product that made it left them for a group norm.
+#[derive(Clone, Copy)]
+pub(crate) struct ChannelSums<'a> {
+    pub(crate) numbers: &'a Scratch,
+    /// Channels of a pixel.
+    pub(crate) channels: usize,
+    /// In how many parts the pixels of a tile are cut.
+    pub(crate) shares: usize,
+}
+
+impl<'a> ChannelSums<'a> {
+    pub(crate) fn of(buffer: &'a GpuBuffer) -> Option<Self> {
+        let SideResult { numbers, sizes } = buffer.side_result()?;
+        let [channels, shares] = *sizes;
+        Some(Self {
+            numbers,
+            channels,
+            shares,
+        })
+    }
+}
 
 /// The rows of an input times each of several weights of one size, in one pass. None where no kernel does that.
 pub(crate) fn each(
@@ -45,30 +74,21 @@ pub(crate) fn each(
     super::check(&window, x, shape.out, shape.channels)?;
     let out = device.buffer(rows * shape.out, format)?;
     let others = rest.iter().map(|(weight, bias)| {
-        Ok(Other {
+        Ok(OtherWeight {
             weight: Elements::Kept(cuda_value(*weight)?, format),
             bias: *bias,
             out: device.buffer(rows * shape.out, format)?,
         })
     });
-    let others: Vec<Other<'_>> = others.collect::<Result<_>>()?;
+    let others: Vec<OtherWeight<'_>> = others.collect::<Result<_>>()?;
+    let weight = Elements::Kept(first.0, format);
+    let finish = Finish {
+        bias: first.1,
+        ..Finish::default()
+    };
     Product {
-        device,
-        format,
-        x: x.address(),
-        weight: &Elements::Kept(first.0, format),
-        window,
-        columns: shape.out,
-        geglu: false,
-        doubled: false,
-        finish: Finish {
-            bias: first.1,
-            ..Finish::default()
-        },
-        bytes: None,
-        behind: None,
         others: &others,
-        more: None,
+        ..Product::of(x, (&weight, shape.out), window, finish)
     }
     .start_hopper(&out)?;
     let others = others.into_iter().map(|other| other.out);
@@ -78,7 +98,7 @@ pub(crate) fn each(
 /// A product whose last channels are elsewhere.
 pub(super) fn of_two(
     weight: &CudaValue,
-    (x, behind): (&GpuBuffer, Behind<'_>),
+    (x, behind): (&GpuBuffer, TrailingColumns<'_>),
     window: Window,
     treatment: Treatment<'_>,
     finish: Finish<'_>,
@@ -103,41 +123,30 @@ pub(super) fn of_two(
     let elements = weights::elements(weight, format, channels)?;
     let out = device.buffer(rows * shape.out, format)?;
     Product {
-        device,
-        format,
-        x: x.address(),
-        weight: &elements,
-        window,
-        columns: shape.out,
-        geglu: false,
-        doubled: false,
-        finish,
-        bytes: None,
         behind: Some(behind),
-        others: &[],
-        more: None,
+        ..Product::of(x, (&elements, shape.out), window, finish)
     }
     .start_hopper(&out)?;
     Ok(Some(out))
 }
 
 /// A convolution of stride 1 whose result has the size of its input, and a layer of single pixels beside it, in one pass. None where no kernel does that.
-pub(crate) fn conv_and_more(
+pub(crate) fn conv_with_skip(
     weight: &CudaValue,
     x: &GpuBuffer,
     window: Window,
     finish: Finish<'_>,
-    more: More<'_>,
+    skip: SkipLayer<'_>,
 ) -> Result<Option<GpuBuffer>> {
     let (device, format) = (x.card(), x.format());
-    let beside_weight = cuda_value(more.weight)?;
+    let beside_weight = cuda_value(skip.weight)?;
     let (shape, beside) = (weights::shape(weight)?, weights::shape(beside_weight)?);
     let rows = window.out_rows();
-    let behind = more.behind.map_or(0, GpuBuffer::len);
+    let behind = skip.behind.map_or(0, GpuBuffer::len);
     if rows == 0 || shape.out == 0 {
         return Ok(None);
     }
-    let (early, late) = (more.x.len() / rows, behind / rows);
+    let (early, late) = (skip.x.len() / rows, behind / rows);
     let simple = (window.stride, window.time_stride, window.time_before) == (1, 1, 0)
         && (window.kernel[0], window.enlarged) == (1, window.size)
         && window.out == [window.frames, window.size.0, window.size.1]
@@ -155,20 +164,10 @@ pub(crate) fn conv_and_more(
     }
     super::check(&window, x, shape.out, shape.channels)?;
     let out = device.buffer(rows * shape.out, format)?;
+    let weight = Elements::Kept(weight, format);
     Product {
-        device,
-        format,
-        x: x.address(),
-        weight: &Elements::Kept(weight, format),
-        window,
-        columns: shape.out,
-        geglu: false,
-        doubled: false,
-        finish,
-        bytes: None,
-        behind: None,
-        others: &[],
-        more: Some(more),
+        skip: Some(skip),
+        ..Product::of(x, (&weight, shape.out), window, finish)
     }
     .start_hopper(&out)?;
     Ok(Some(out))
@@ -176,18 +175,18 @@ pub(crate) fn conv_and_more(
 
 impl Product<'_> {
     /// Channels of the layer beside it, of both its inputs.
-    pub(super) fn more_channels(&self) -> usize {
-        let [early, late] = self.more_parts();
+    pub(super) fn skip_channels(&self) -> usize {
+        let [early, late] = self.skip_parts();
         early + late
     }
 
     /// Those of its first input, and those behind.
-    fn more_parts(&self) -> [usize; 2] {
+    fn skip_parts(&self) -> [usize; 2] {
         let rows = self.rows().max(1);
-        self.more.map_or([0; 2], |more| {
+        self.skip.map_or([0; 2], |skip| {
             [
-                more.x.len() / rows,
-                more.behind.map_or(0, GpuBuffer::len) / rows,
+                skip.x.len() / rows,
+                skip.behind.map_or(0, GpuBuffer::len) / rows,
             ]
         })
     }
@@ -201,9 +200,9 @@ impl Product<'_> {
             Boxes::pictures(w.out, w.time_stride == 1)
         };
         let boxes = if self.doubled { boxes.doubled() } else { boxes };
-        let [early, late] = self.more_parts();
-        let more_steps = early.div_ceil(64) + late.div_ceil(64);
-        let steps = w.taps() * w.channels.div_ceil(64) + more_steps;
+        let [early, late] = self.skip_parts();
+        let skip_steps = early.div_ceil(64) + late.div_ceil(64);
+        let steps = w.taps() * w.channels.div_ceil(64) + skip_steps;
         let costs: &[TileCost] = match (self.geglu, self.columns % 8) {
             (true, _) if self.bytes.is_some() || !self.columns.is_multiple_of(16) => {
                 &HOPPER_GEGLU_BYTES
@@ -220,78 +219,115 @@ impl Product<'_> {
         let row_tiles = boxes.tiles() * (1 + self.others.len());
         // Their ends are written for halves, and for one value of each output.
         let plain = !self.geglu && self.bytes.is_none() && self.finish.act_from == 0;
-        let offers = Offers {
+        let offers = KernelCosts {
             loops: costs,
             once: if plain { &HOPPER_ONCE } else { &[] },
         };
         let cut = plan::cut(offers, row_tiles, self.columns, steps, slots);
         let sums = self.sums(&cut)?;
         let turns = self.takes_turns(&cut, &boxes, steps);
-        let (name, shared) = self.instance(&cut, turns);
         let input = self.device.tensor_map(&self.input_map(&boxes).spec())?;
         // What lies behind, or the first input of the layer beside it.
         let behind = self.behind_map();
         let beside = self
-            .more
-            .map(|more| self.pixels_map(more.x.address(), (early, 64), &boxes));
+            .skip
+            .map(|skip| self.pixels_map(skip.x.address(), (early, 64), &boxes));
         let behind = behind
             .or(beside)
             .map(|map| self.device.tensor_map(&map.spec()));
-        let args = Args::new()
-            .map(&input)
-            .map(&behind.transpose()?.unwrap_or(input));
-        let args = self.weight_maps(args, cut.width, &boxes)?;
-        let args = if turns {
-            self.result_maps(args, out, &boxes)?
-        } else {
-            args
+        let [tb, tb1, tb2] = self.weight_maps(cut.width, &boxes)?;
+        let product_maps = ProductMaps {
+            ta: input,
+            ta1: behind.transpose()?.unwrap_or(input),
+            tb,
+            tb1,
+            tb2,
         };
-        let args = self.after(args, out).int(self.columns as i32);
-        let args = boxes.arguments(args);
-        let args = [
-            w.channels,
-            w.kernel[0],
-            w.kernel[1],
-            w.kernel[2],
-            w.time_stride,
-            w.stride - 1,
-        ]
-        .iter()
-        .fold(args, |args, &n| args.int(n as i32))
-        .int(w.time_before)
-        .int(w.above as i32)
-        .int(w.left as i32)
-        .int(self.behind.map_or(i32::MAX, |behind| {
-            ((w.channels - behind.columns) / 64) as i32
-        }))
-        .int(more_steps as i32)
-        .int(early.div_ceil(64) as i32);
-        let spread = self.spread(&cut, &boxes)?;
-        let known = spread.as_ref().map(|spread| &spread.numbers);
-        let args = Self::cut_arguments(args, &cut, sums.as_ref().or(known));
-        let (module, args) = match self.bytes.map(|by| by.operand) {
-            None if turns => ("product_turns", self.others(args, cut.width)),
-            None => ("product_hopper", self.others(args, cut.width)),
-            Some(Operand::E4m3) => ("product_e4m3", self.scales(args)),
-            Some(Operand::E5m2) => ("product_e5m2", self.scales(args)),
-            Some(Operand::Whole(_)) => ("product_s8", self.scales(args)),
+        let [time, height, width] = w.kernel.map(|n| n as i32);
+        let step_window = StepWindow {
+            channels: w.channels as i32,
+            time,
+            height,
+            width,
+            time_stride: w.time_stride as i32,
+            shift: (w.stride - 1) as i32,
+            time_before: w.time_before,
+            above: w.above as i32,
+            left: w.left as i32,
+            split: self.behind.map_or(i32::MAX, |behind| {
+                ((w.channels - behind.columns) / 64) as i32
+            }),
+            more: skip_steps as i32,
+            more_split: early.div_ceil(64) as i32,
         };
+        let channel_sums = self.channel_sums(&cut, &boxes)?;
+        let known = channel_sums.as_ref().map(|sums| &sums.numbers);
+        let product_parts = Self::parts(&cut, sums.as_ref().or(known));
+        let (after_product, n) = (self.after(out), self.columns as i32);
+        let pixel_boxes = boxes.parameters();
         let blocks = match cut.work {
             Work::Loop => cut.blocks().min(slots),
             Work::Once(_) => cut.blocks(),
         };
-        let grid = [blocks as u32, 1, 1];
-        let kernel = self.kernel(module, name);
+        let shape = Shape::row(blocks as u32, 384);
         self.tell_work();
-        self.device.launch(kernel, grid, 384, shared, &args)?;
-        if let Some(spread) = spread {
-            out.set_spread(spread);
+        if let Some(bytes) = self.bytes {
+            let (kernel, stages) = byte_kernel(self.geglu, cut.width);
+            let product = ByteProduct {
+                module: match bytes.operand {
+                    Operand::E4m3 => ByteProductModule::ProductE4m3,
+                    Operand::E5m2 => ByteProductModule::ProductE5m2,
+                    Operand::Whole(_) => ByteProductModule::ProductS8,
+                },
+                kernel,
+                maps: product_maps,
+                after: after_product,
+                n,
+                boxes: pixel_boxes,
+                window: step_window,
+                cut: product_parts,
+                scales: self.scales(),
+            };
+            let shape = shape.with_shared(shared(stages, &cut));
+            self.device.launch(self.format, shape, product)?;
+        } else if turns {
+            let (kernel, shared) = self.turns_kernel();
+            let product = Turns {
+                kernel,
+                maps: product_maps,
+                results: self.result_maps(out, &boxes)?,
+                after: after_product,
+                n,
+                boxes: pixel_boxes,
+                window: step_window,
+                cut: product_parts,
+                others: self.other_results(cut.width),
+            };
+            let shape = shape.with_shared(shared);
+            self.device.launch(self.format, shape, product)?;
+        } else {
+            let (kernel, stages) = self.product_kernel(&cut);
+            let product = HopperProduct {
+                kernel,
+                maps: product_maps,
+                after: after_product,
+                n,
+                boxes: pixel_boxes,
+                window: step_window,
+                cut: product_parts,
+                others: self.other_results(cut.width),
+            };
+            let shape = shape.with_shared(shared(stages, &cut));
+            self.device.launch(self.format, shape, product)?;
+        }
+        if let Some(sums) = channel_sums {
+            out.set_side_result(sums);
         }
         self.add_parts(&cut, boxes, 16, sums.as_ref(), out)
     }
 
     /// Room for what a group norm wants to know of the result, where blocks of one tile can tell: of whole tiles, each of pixels of one picture.
-    fn spread(&self, cut: &Cut, boxes: &Boxes) -> Result<Option<Spread>> {
+    fn channel_sums(&self, cut: &TilePlan, boxes: &Boxes) -> Result<Option<SideResult>> {
         let Work::Once(shares) = cut.work else {
             return Ok(None);
         };
@@ -308,16 +344,15 @@ impl Product<'_> {
             return Ok(None);
         }
         let numbers = boxes.tiles() * shares * (self.columns / UNIT);
-        Ok(Some(Spread {
+        Ok(Some(SideResult {
             numbers: self.device.scratch(8 * numbers)?,
-            channels: self.columns,
-            shares,
+            sizes: [self.columns, shares],
         }))
     }
 
     /// Whether tiles are made by turns: where there are many, and nothing but sums after them. In long sums the ends of tiles hardly count,
     /// and more stages help.
-    fn takes_turns(&self, cut: &Cut, boxes: &Boxes, steps: usize) -> bool {
+    fn takes_turns(&self, cut: &TilePlan, boxes: &Boxes, steps: usize) -> bool {
         let f = &self.finish;
         let [width, height, _] = boxes.sizes();
         // A tile has rows of one item then.
@@ -336,42 +371,36 @@ impl Product<'_> {
         many && (self.geglu || (only_sums && short))
     }
 
-    /// The kernel for tiles, and the shared memory that it needs.
-    fn instance(&self, cut: &Cut, turns: bool) -> (&'static str, u32) {
-        if turns {
-            let (name, stages, columns) = if self.geglu {
-                ("turns_geglu_160", 5, 80)
-            } else {
-                ("turns_160", 4, 160)
-            };
-            // Two tiles of results, the barriers, and what is lost until a multiple of 1024.
-            let ring = stages * (16384 + 160 * 128) + 16 * stages;
-            return (name, ring + 2 * 256 * columns + 32 + 1024);
+    /// The kernel for tiles that are made by turns, and the shared memory that it needs.
+    fn turns_kernel(&self) -> (TurnsKernel, u32) {
+        let (kernel, stages, columns) = if self.geglu {
+            (TurnsKernel::TurnsGeglu160, 5, 80)
+        } else {
+            (TurnsKernel::Turns160, 4, 160)
+        };
+        // Two tiles of results, the barriers, and what is lost until a multiple of 1024.
+        let ring = stages * (16384 + 160 * 128) + 16 * stages;
+        (kernel, ring + 2 * 256 * columns + 32 + 1024)
+    }
+
+    /// The kernel for other tiles, and the stages of what it reads.
+    fn product_kernel(&self, cut: &TilePlan) -> (ProductKernel, u32) {
+        match (cut.work, cut.width) {
+            (Work::Loop, 128) if self.geglu => (ProductKernel::Geglu128, 6),
+            (Work::Loop, _) if self.geglu => (ProductKernel::Geglu256, 4),
+            (Work::Loop, 64) => (ProductKernel::Product64, 8),
+            (Work::Loop, 128) => (ProductKernel::Product128, 6),
+            (Work::Loop, 160) => (ProductKernel::Product160, 5),
+            (Work::Loop, _) => (ProductKernel::Product256, 4),
+            (Work::Once(1), 64) => (ProductKernel::Product64Once, 8),
+            (Work::Once(1), 80) => (ProductKernel::Product80Once, 6),
+            (Work::Once(1), _) => (ProductKernel::Product160Once, 5),
+            (Work::Once(2), 64) => (ProductKernel::Product64Of2, 8),
+            (Work::Once(_), 64) => (ProductKernel::Product64Of5, 8),
+            (Work::Once(_), 80) => (ProductKernel::Product80Of2, 6),
+            (Work::Once(2), _) => (ProductKernel::Product160Of2, 5),
+            (Work::Once(_), _) => (ProductKernel::Product160Of3, 5),
         }
-        let (name, stages) = match (cut.work, cut.width) {
-            (Work::Loop, 128) if self.geglu => ("geglu_128", 6),
-            (Work::Loop, _) if self.geglu => ("geglu_256", 4),
-            (Work::Loop, 64) => ("product_64", 8),
-            (Work::Loop, 128) => ("product_128", 6),
-            (Work::Loop, 160) => ("product_160", 5),
-            (Work::Loop, _) => ("product_256", 4),
-            (Work::Once(1), 64) => ("product_64_once", 8),
-            (Work::Once(1), 80) => ("product_80_once", 6),
-            (Work::Once(1), _) => ("product_160_once", 5),
-            (Work::Once(2), 64) => ("product_64_of_2", 8),
-            (Work::Once(_), 64) => ("product_64_of_5", 8),
-            (Work::Once(_), 80) => ("product_80_of_2", 6),
-            (Work::Once(2), _) => ("product_160_of_2", 5),
-            (Work::Once(_), _) => ("product_160_of_3", 5),
-        };
-        let width = cut.width as u32;
-        let ring = stages * (16384 + width * 128) + 16 * stages + 1024;
-        // What is added to columns, and residuals of the rows of a block; sums of the rows of a tile take the place of its stages.
-        let added = match cut.work {
-            Work::Loop => 0,
-            Work::Once(shares) => 2 * width * 4 + 128_u32.div_ceil(shares as u32) * width * 2,
-        };
-        (name, ring + added)
     }
 
     /// The input as (channels, x, half of y, y, frame): with stride 2 pairs of pixels are one of twice the channels.
@@ -404,7 +433,7 @@ impl Product<'_> {
         let row = 2 * behind.row as u64;
         let all = row * self.rows() as u64;
         Some(Map {
-            address: behind.address(),
+            address: behind.slice().address(),
             format: self.format,
             sizes: [behind.columns as u64, self.rows() as u64, 1, 1, 1],
             strides: [row, all, all, all, 0],
@@ -427,53 +456,55 @@ impl Product<'_> {
 
     /// Descriptions of the three weights that a kernel may be told, or of one, that of the layer beside it, and what lies behind the input of that; the first one
     /// in place of those that are not there.
-    fn weight_maps(&self, args: Args, width: usize, boxes: &Boxes) -> Result<Args> {
+    fn weight_maps(&self, width: usize, boxes: &Boxes) -> Result<[TensorMap; 3]> {
         let first = self.weight_map(self.weight.address(), width);
         let first = self.device.tensor_map(&first.spec())?;
-        if let Some(more) = self.more {
-            let [early, late] = self.more_parts();
+        if let Some(skip) = self.skip {
+            let [early, late] = self.skip_parts();
             let depth = (early + late) as u64;
             let weight = Map {
-                address: cuda_value(more.weight)?.address(),
+                address: cuda_value(skip.weight)?.address(),
                 format: self.format,
                 sizes: [depth, self.columns as u64],
                 strides: [2 * depth, 0],
                 part: [64, width as u32 / 2],
             };
             let weight = self.device.tensor_map(&weight.spec())?;
-            let behind = more
+            let behind = skip
                 .behind
                 .map(|behind| self.pixels_map(behind.address(), (late, 64), boxes));
             let behind = behind.map(|map| self.device.tensor_map(&map.spec()));
             let behind = behind.transpose()?.unwrap_or(first);
-            return Ok(args.map(&first).map(&weight).map(&behind));
+            return Ok([first, weight, behind]);
         }
-        (0..2).try_fold(args.map(&first), |args, at| {
-            let Some(other) = self.others.get(at) else {
-                return Ok(args.map(&first));
-            };
-            let map = self.weight_map(other.weight.address(), width);
-            Ok(args.map(&self.device.tensor_map(&map.spec())?))
-        })
+        let other = |at: usize| {
+            self.others.get(at).map_or(Ok(first), |other| {
+                let map = self.weight_map(other.weight.address(), width);
+                self.device.tensor_map(&map.spec())
+            })
+        };
+        Ok([first, other(0)?, other(1)?])
     }
 
     /// Descriptions of the three results that `product_turns.cu` may be told, and of what is added to the first, in pieces of columns as it has
     /// them; the first result in place of those that are not there.
-    fn result_maps(&self, args: Args, out: &GpuBuffer, boxes: &Boxes) -> Result<Args> {
+    fn result_maps(&self, out: &GpuBuffer, boxes: &Boxes) -> Result<ResultMaps> {
         let (columns, wide) = if self.geglu {
             (self.columns / 2, 16)
         } else {
             (self.columns, 32)
         };
-        let map = |address: u64| self.pixels_map(address, (columns, wide), boxes);
-        let other = |at: usize| self.others.get(at).map(|other| other.out.address());
-        let residual = self.finish.residual.map(Address::address);
-        [None, other(0), other(1), residual]
-            .into_iter()
-            .try_fold(args, |args, address| {
-                let map = map(address.unwrap_or(out.address()));
-                Ok(args.map(&self.device.tensor_map(&map.spec())?))
-            })
+        let map = |buffer: &GpuBuffer| {
+            let map = self.pixels_map(buffer.address(), (columns, wide), boxes);
+            self.device.tensor_map(&map.spec())
+        };
+        let other = |at: usize| map(self.others.get(at).map_or(out, |other| &other.out));
+        Ok(ResultMaps {
+            to: map(out)?,
+            to1: other(0)?,
+            to2: other(1)?,
+            tr: map(self.finish.residual.unwrap_or(out))?,
+        })
     }
 
     /// A weight as (taps * channels, outputs), half of a tile's columns at a time.
@@ -490,6 +521,28 @@ impl Product<'_> {
             part: [64, width as u32 / 2],
         }
     }
+}
+
+/// The kernel for tiles of bytes, and the stages of what it reads.
+fn byte_kernel(geglu: bool, width: usize) -> (ByteProductKernel, u32) {
+    match (geglu, width) {
+        (true, 128) => (ByteProductKernel::Geglu128, 6),
+        (true, _) => (ByteProductKernel::Geglu256, 4),
+        (false, 128) => (ByteProductKernel::Product128, 6),
+        (false, _) => (ByteProductKernel::Product256, 4),
+    }
+}
+
+/// Shared memory of a kernel for tiles that reads so many stages ahead.
+fn shared(stages: u32, cut: &TilePlan) -> u32 {
+    let width = cut.width as u32;
+    let ring = stages * (16384 + width * 128) + 16 * stages + 1024;
+    // What is added to columns, and residuals of the rows of a block; sums of the rows of a tile take the place of its stages.
+    let added = match cut.work {
+        Work::Loop => 0,
+        Work::Once(shares) => 2 * width * 4 + 128_u32.div_ceil(shares as u32) * width * 2,
+    };
+    ring + added
 }
 
 /// What a bulk copy sees; the last stride is not used.
