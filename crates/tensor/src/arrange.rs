@@ -298,7 +298,10 @@ impl Tensor {
             {
                 return Ok(found);
             }
-            let found = elements.device().fusions().offer_split_rows(elements, rows, parts)?;
+            let found = elements
+                .device()
+                .fusions()
+                .offer_split_rows(elements, rows, parts)?;
             let found = found.into_iter();
             return Ok(found.map(|part| Self::from_gpu(&*shape, part)).collect());
         }

@@ -29,8 +29,8 @@ pub(crate) use backends::{Backend, NAMES, number_of, opened};
 pub(crate) use buffer::{
     CopyEnd, GpuBuffer, GpuMemory, GpuSlice, MemoryLender, MemoryPurpose, MemorySource, SideResult,
 };
-pub(crate) use composed::{COMPOSITIONS, TESTED_COMPOSITIONS};
 pub use composed::with_composed_fusions;
+pub(crate) use composed::{COMPOSITIONS, TESTED_COMPOSITIONS};
 pub use format::{Format, FormatChoices, NetworkPart};
 pub(crate) use fusions::GpuFusions;
 pub(crate) use ops::{GpuDevice, GpuOps, MemoryUse, Shaped, WhenFull};

@@ -36,8 +36,8 @@ use std::fmt::Debug;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use super::{
-    Activation, ArrivedWeight, AxisTaps, COMPOSITIONS, Finish, Format, GpuBuffer, GpuFusions, GpuId,
-    GpuMask, GpuMemory, GpuSettings, GpuSlice, GpuState, GpuValue, GpuWeight, GroupNormSpec,
+    Activation, ArrivedWeight, AxisTaps, COMPOSITIONS, Finish, Format, GpuBuffer, GpuFusions,
+    GpuId, GpuMask, GpuMemory, GpuSettings, GpuSlice, GpuState, GpuValue, GpuWeight, GroupNormSpec,
     KernelTime, MatrixShape, MemoryPurpose, MergedWeight, RopePairs, RowNorm, TESTED_COMPOSITIONS,
     Transfer, Treatment, Window, composed,
 };

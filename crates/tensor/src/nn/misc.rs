@@ -212,7 +212,9 @@ pub fn upsample_nearest(x: &Tensor, height: usize, width: usize) -> Result<Tenso
             }
             let (elements, sizes) = (x.on_gpu()?, [b, h, w, c]);
             let gpu = elements.device();
-            let found = gpu.fusions().offer_upsample_nearest(elements, sizes, [height, width])?;
+            let found = gpu
+                .fusions()
+                .offer_upsample_nearest(elements, sizes, [height, width])?;
             return Ok(Tensor::from_gpu(shape, found));
         }
         Device::Cpu | Device::Sim(_) => (x.room_for(&shape)?, x.values()),

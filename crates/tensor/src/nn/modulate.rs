@@ -43,7 +43,9 @@ pub fn add_gated(x: Tensor, gate: &Tensor, y: &Tensor) -> Result<Tensor> {
         Device::Gpu(_) => {
             return x.gpu_replaced(OP, |x, out| {
                 let (gate, y) = (gate.gpu_in(OP, x.format())?, y.gpu_in(OP, x.format())?);
-                x.device().fusions().offer_add_gated(x, &gate, &y, out, (width, each))
+                x.device()
+                    .fusions()
+                    .offer_add_gated(x, &gate, &y, out, (width, each))
             });
         }
         Device::Cpu | Device::Sim(_) => {
@@ -87,7 +89,8 @@ pub fn modulate(x: Tensor, scale: &Tensor, shift: Option<&Tensor>) -> Result<Ten
                 let scale = scale.gpu_in(OP, x.format())?;
                 let shift = shift.map(|t| t.gpu_in(OP, x.format())).transpose()?;
                 x.device()
-                    .fusions().offer_modulate(x, &scale, shift.as_deref(), out, (width, each))
+                    .fusions()
+                    .offer_modulate(x, &scale, shift.as_deref(), out, (width, each))
             });
         }
         Device::Cpu | Device::Sim(_) => {
@@ -165,7 +168,10 @@ pub fn swiglu_halves(x: &Tensor) -> Result<Tensor> {
     let values = match x.device() {
         Device::Gpu(_) => {
             let elements = x.gpu_on(OP)?;
-            let out = elements.device().fusions().offer_swiglu_halves(elements, width)?;
+            let out = elements
+                .device()
+                .fusions()
+                .offer_swiglu_halves(elements, width)?;
             return Ok(Tensor::from_gpu(shape, out));
         }
         Device::Cpu | Device::Sim(_) => x.values(),

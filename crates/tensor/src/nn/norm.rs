@@ -170,7 +170,9 @@ impl GroupNorm {
         let spec = self.spec(x, (here.gpu(0)?.floats()?, here.gpu(1)?.floats()?), act)?;
         let behind = behind.gpu_in("group norm", first.format())?;
         let shape = [items, height, width, self.channels];
-        let made = gpu.fusions().offer_group_norm_of_two(first, &behind, spec)?;
+        let made = gpu
+            .fusions()
+            .offer_group_norm_of_two(first, &behind, spec)?;
         Ok(Some(Tensor::from_gpu(shape, made)))
     }
 

@@ -29,12 +29,14 @@ pub fn negative_slopes(x: Tensor, slopes: &Tensor) -> Result<Tensor> {
             if x.is_unique() {
                 elements
                     .device()
-                    .fusions().offer_negative_slopes(elements, elements, &slopes)?;
+                    .fusions()
+                    .offer_negative_slopes(elements, elements, &slopes)?;
                 return Ok(x);
             }
             let gpu = elements.device();
             let out = gpu.buffer(elements.len(), elements.format())?;
-            gpu.fusions().offer_negative_slopes(&out, elements, &slopes)?;
+            gpu.fusions()
+                .offer_negative_slopes(&out, elements, &slopes)?;
             return Ok(Tensor::from_gpu(x.shape(), out));
         }
         Device::Cpu | Device::Sim(_) => {
@@ -178,7 +180,9 @@ pub fn channel_attention(
             let sizes = [b, n, heads, width / heads];
             let gpu = queries.device();
             let qkv = [queries, &keys, &values];
-            let found = gpu.fusions().offer_channel_attention(qkv, sizes, &factors)?;
+            let found = gpu
+                .fusions()
+                .offer_channel_attention(qkv, sizes, &factors)?;
             return Ok(Tensor::from_gpu(q.shape(), found));
         }
         Device::Cpu | Device::Sim(_) => q.room_for(q.shape())?,

@@ -57,7 +57,8 @@ impl Linear {
                 let modulation = Some((rows.shift, rows.scale));
                 rows.norm.with_gpu(x, modulation, |x, norm| {
                     let gpu = x.device();
-                    gpu.fusions().offer_linear_of_norm(layer.weight, x, norm, treatment, finish)
+                    gpu.fusions()
+                        .offer_linear_of_norm(layer.weight, x, norm, treatment, finish)
                 })
             })?;
             Ok(Tensor::from_gpu(&*shape, y))
@@ -99,7 +100,8 @@ impl Linear {
                     let modulation = Some((rows.shift, rows.scale));
                     rows.norm.with_gpu(x, modulation, |x, norm| {
                         let gpu = x.device();
-                        gpu.fusions().offer_linear_of_norm(layer.weight, x, norm, treatment, finish)
+                        gpu.fusions()
+                            .offer_linear_of_norm(layer.weight, x, norm, treatment, finish)
                     })
                 }
             }
