@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fresco_memory::{
-    EjectOthers, FreeRequest, Lease, Need, Placement, Policy, Settings, VramState,
+    EjectOthers, FreeRequest, Lease, ModelId, ModelReport, Need, Placement, Policy, Settings,
+    State, VramState,
 };
 use proptest::prelude::*;
 
@@ -111,6 +112,53 @@ fn policy(number: usize) -> Option<Policy> {
         Some(Policy::Pin),
         Some(Policy::Ttl(Duration::from_secs(30))),
     ][number]
+}
+
+/// What happened to a model in one step, as far as its state may depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Touch {
+    /// A prompt used it: it was loaded, or that failed.
+    Used,
+    /// Handles on it came or went, or a use of it ended: it is seen as the handle sees it that used it last. Or one of them
+    /// computes in main memory: then leaving a device is coming home.
+    Handles,
+    /// Neither: it can only leave.
+    None,
+}
+
+/// All moves of a model that nobody uses in a step and whose handles stay: it leaves, and never comes by itself.
+const MOVES: &[(State, &[State])] = &[
+    (
+        State::Resident,
+        &[
+            State::Partial,
+            State::Offloaded,
+            State::Released,
+            State::ReleaseFailed,
+        ],
+    ),
+    (
+        State::Partial,
+        &[State::Offloaded, State::Released, State::ReleaseFailed],
+    ),
+    (State::Offloaded, &[State::Released, State::ReleaseFailed]),
+    (State::ReleaseFailed, &[State::Released]),
+    // What was only named cannot be dropped either, where dropping fails.
+    (State::Released, &[State::ReleaseFailed]),
+];
+
+fn may_move(from: State, to: State, touch: Touch) -> bool {
+    let in_memory = |state| matches!(state, State::Resident | State::Partial | State::Offloaded);
+    let leaves = MOVES
+        .iter()
+        .any(|(state, next)| *state == from && next.contains(&to));
+    match touch {
+        _ if from == to || leaves => true,
+        // What was dropped is read again; what could not be dropped is used as it is.
+        Touch::Used => in_memory(to) || to == State::ReleaseFailed,
+        Touch::Handles => in_memory(from) && in_memory(to),
+        Touch::None => false,
+    }
 }
 
 /// What the test holds.
@@ -296,6 +344,37 @@ impl World {
         }
     }
 
+    /// State and handles of each model, and whether one of those computes in main memory.
+    fn states(&self) -> BTreeMap<String, (State, Vec<ModelId>, bool)> {
+        let models = self.bench.registry.snapshot().models.into_iter();
+        let of = |model: ModelReport| {
+            let handles = model.handles.iter().map(|handle| handle.model).collect();
+            let at_home = model.handles.iter().any(|h| h.compute_device == "cpu");
+            (model.weights.to_string(), (model.state, handles, at_home))
+        };
+        models.map(of).collect()
+    }
+
+    /// The models that a step uses, or whose use it ends.
+    fn touched_by(&self, op: &Op) -> (Touch, Vec<String>) {
+        match op {
+            Op::Lease { models, .. } => {
+                let chosen = models.iter().filter_map(|m| pick(&self.models, *m));
+                (Touch::Used, chosen.map(Model::id).collect())
+            }
+            Op::Unlease { lease } if !self.leases.is_empty() => {
+                let (_, _, ids) = &self.leases[lease % self.leases.len()];
+                (Touch::Handles, ids.clone())
+            }
+            Op::End { prompt } => {
+                let ended = self.leases.iter().filter(|(of, ..)| of == prompt);
+                let ids = ended.flat_map(|(_, _, ids)| ids.clone());
+                (Touch::Handles, ids.collect())
+            }
+            _ => (Touch::None, Vec::new()),
+        }
+    }
+
     /// What must hold, whatever happened.
     fn holds(&self) {
         let problems = self.bench.registry.check();
@@ -338,8 +417,20 @@ proptest! {
             count: 0,
         };
         for op in &ops {
+            let (before, (touch, touched)) = (world.states(), world.touched_by(op));
             world.step(op);
             world.holds();
+            for (id, (now, handles, at_home)) in world.states() {
+                let Some((was, had, _)) = before.get(&id) else {
+                    continue;
+                };
+                let touch = match () {
+                    () if touched.contains(&id) => touch,
+                    () if *had != handles || at_home => Touch::Handles,
+                    () => Touch::None,
+                };
+                prop_assert!(may_move(*was, now, touch), "{} went from {:?} to {:?} ({:?}) by {:?}", id, was, now, touch, op);
+            }
         }
         // Mended, ended and freed: nothing is left anywhere.
         for fake in world.fakes.iter().filter_map(Weak::upgrade) {
