@@ -169,7 +169,7 @@ pub(crate) fn claimant(node: &str, client: &str) -> String {
 
 /// The claims on one entry.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Claims(Vec<Claim>);
+pub(crate) struct Claims(pub(crate) Vec<Claim>);
 
 impl Claims {
     /// A claim replaces the one its claimant had.

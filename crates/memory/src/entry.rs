@@ -63,9 +63,9 @@ pub(crate) struct WeightPart {
     pub(crate) units: Arc<[Unit]>,
     /// Which of the units are counted here.
     pub(crate) mine: Vec<usize>,
-    homes: Vec<Option<DeviceIndex>>,
+    pub(crate) homes: Vec<Option<DeviceIndex>>,
     /// By device.
-    sums: Vec<u64>,
+    pub(crate) sums: Vec<u64>,
     pub(crate) total: u64,
 }
 

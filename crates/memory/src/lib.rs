@@ -29,6 +29,8 @@ mod registry;
 mod report;
 mod room;
 mod settings;
+#[cfg(test)]
+mod snapshot;
 mod types;
 mod whatif;
 

@@ -58,13 +58,13 @@ pub(crate) struct State {
     pub(crate) active: BTreeMap<u64, Active>,
     pub(crate) log: Log,
     /// Numbers for handles, leases, patches and uses.
-    counter: u64,
-    models: u64,
+    pub(crate) counter: u64,
+    pub(crate) models: u64,
     /// When the last prompt ended or something was used.
     pub(crate) quiet_since: Instant,
     /// Dropped after the lock is given back: what is in here may call the registry when it goes.
-    trash: Vec<Box<dyn Any + Send>>,
-    fresh: Vec<Event>,
+    pub(crate) trash: Vec<Box<dyn Any + Send>>,
+    pub(crate) fresh: Vec<Event>,
 }
 
 impl State {
