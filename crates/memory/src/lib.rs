@@ -12,7 +12,6 @@ mod claims;
 mod cleanup;
 mod entry;
 mod error;
-pub mod estimate;
 mod events;
 mod expert;
 mod free;

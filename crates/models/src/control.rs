@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, Tensor, WeightFile};
 
-use crate::denoise::CallConds;
+use crate::conds;
 use crate::denoise::hooks::ControlFeatures;
+use crate::denoise::{CallConds, names};
 use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
 use crate::store::WeightStore;
@@ -28,6 +29,23 @@ impl SeenHint {
             Self::Map(map) => Self::Map(change(map)?),
             Self::Features(features) => Self::Features(features.map(change)?),
         })
+    }
+}
+
+conds! {
+    /// What steering networks look at of what the steered one is told.
+    pub struct ControlConds<'a> {
+        own_prompt: Option<&'a Tensor> = names::CONTROL_PROMPT,
+        prompt: Option<&'a Tensor> = names::PROMPT,
+        pooled: Option<&'a Tensor> = names::POOLED,
+    }
+}
+
+impl<'a> ControlConds<'a> {
+    /// The prompt that a control net sees: one of its own, or else the model's.
+    pub fn steering_prompt(&self) -> Result<&'a Tensor> {
+        let found = self.own_prompt.or(self.prompt);
+        found.ok_or_else(|| ModelError::invalid("control net", "there is no prompt"))
     }
 }
 

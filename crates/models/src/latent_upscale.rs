@@ -21,7 +21,7 @@ pub trait UpscalerConfig: Send + Sync {
     fn channels(&self) -> usize;
 
     /// Bytes that it holds at its fullest for a latent of this shape, roughly.
-    fn memory_required(&self, shape: &[usize]) -> u64 {
+    fn pass_bytes(&self, shape: &[usize]) -> u64 {
         let values: u64 = shape.iter().map(|n| *n as u64).product();
         values.saturating_mul(HELD * size_of::<f32>() as u64)
     }

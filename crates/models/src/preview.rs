@@ -8,6 +8,7 @@ use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
 use crate::taehv::Taehv;
 use crate::taesd::Taesd;
+use crate::vae::Autoencoder;
 
 /// An 8-bit picture, three bytes a pixel, row by row.
 #[derive(Clone, Debug, PartialEq, Eq)]

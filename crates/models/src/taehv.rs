@@ -14,7 +14,10 @@ use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Kernel, Layout, Walk, WeightStore};
 use crate::vae::Check;
+use crate::vae::Vae;
+use crate::vae::VaeMemory;
 use crate::vae::each_film;
+use crate::vae::{Autoencoder, AutoencoderConfig, VaeFacts};
 
 /// How the files of the published ones begin, which lie among those of previews.
 pub const NAMES: [&str; 4] = ["taehv", "lighttaew2_2", "lighttaew2_1", "lighttaehy1_5"];
@@ -193,9 +196,20 @@ impl TaehvConfig {
         });
         frames.product()
     }
+}
 
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
+impl AutoencoderConfig for TaehvConfig {
+    fn facts(&self) -> VaeFacts {
+        let channels = self.latent_channels();
+        VaeFacts::film(channels, self.ratio(), self.temporal_ratio()).with_memory(VaeMemory::Small)
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
         Layout::of(|weights| Taehv::walk(weights, self))?.verify(store, WHAT)
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(Taehv::new(store, self)?.into())
     }
 }
 
@@ -348,11 +362,6 @@ impl Taehv {
         Ok(x)
     }
 
-    /// The latent (b, c, t, h, w) of films (b, 3, frames, h, w) in -1..1.
-    pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        self.encode_plain(&pixels.map(|v| v * 0.5 + 0.5), check)
-    }
-
     /// The same of films in 0..1.
     pub fn encode_plain(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
         if self.encoder.is_empty() {
@@ -378,13 +387,6 @@ impl Taehv {
         })
     }
 
-    /// Films (b, 3, frames, h, w), about -1..1, of latents (b, c, t, h, w).
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        let mut made = self.decode_plain(latent, check)?;
-        made.map_inplace(|v| v * 2.0 - 1.0);
-        Ok(made)
-    }
-
     /// The same about 0..1.
     pub fn decode_plain(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let scale = if self.config.scaled { HALF_SCALE } else { 1.0 };
@@ -401,5 +403,23 @@ impl Taehv {
             let skipped = self.config.temporal_ratio() - 1;
             Ok(film.narrow(0, skipped, t.saturating_sub(skipped))?)
         })
+    }
+}
+
+impl Autoencoder for Taehv {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
+    }
+
+    /// The latent (b, c, t, h, w) of films (b, 3, frames, h, w) in -1..1.
+    fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
+        self.encode_plain(&pixels.map(|v| v * 0.5 + 0.5), check)
+    }
+
+    /// Films (b, 3, frames, h, w), about -1..1, of latents (b, c, t, h, w).
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+        let mut made = self.decode_plain(latent, check)?;
+        made.map_inplace(|v| v * 2.0 - 1.0);
+        Ok(made)
     }
 }

@@ -12,6 +12,7 @@ use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Kernel, Walk, WeightStore};
 use crate::vae::Check;
+use crate::vae::{Autoencoder, VaeFacts};
 
 /// The published ones: name, scale and shift of the latents they were made for.
 pub const KINDS: [(&str, f32, f32); 5] = [
@@ -402,9 +403,15 @@ impl Taesd {
         let net = self.decoder.as_ref().or(self.encoder.as_ref());
         self.packed() << net.map_or(0, |net| net.resamplings)
     }
+}
+
+impl Autoencoder for Taesd {
+    fn facts(&self) -> VaeFacts {
+        VaeFacts::pictures(self.latent_channels(), self.ratio())
+    }
 
     /// The latent of pictures (b, 3, h, w) in -1..1.
-    pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let net = self
             .encoder
             .as_ref()
@@ -415,7 +422,7 @@ impl Taesd {
     }
 
     /// Pictures (b, 3, h, w), about -1..1, of latents.
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let net = self
             .decoder
             .as_ref()

@@ -50,7 +50,7 @@ impl LatentUpscaleModel {
             )));
         }
         let need = Need {
-            required: self.config.memory_required(latent.shape()),
+            required: self.config.pass_bytes(latent.shape()),
             ..Need::default()
         };
         let in_use = InUse::of(cx, &[self.hold.handle()], need)?;

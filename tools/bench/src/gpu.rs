@@ -12,7 +12,7 @@ use fresco_models::denoise::{CallConds, CondValue, NetworkInput};
 use fresco_models::flux::FluxNetwork;
 use fresco_models::sd::unet::{UNet, UNetConfig};
 use fresco_models::store::Layout;
-use fresco_models::vae::kl::KlVae;
+use fresco_models::vae::{Autoencoder, KlVae};
 use fresco_models::{DiffusionNetwork, WeightStore};
 use fresco_synth::list;
 use fresco_tensor::formats::{RowFormat, RowKind};

@@ -7,7 +7,6 @@
 
 mod blocks;
 mod budget;
-mod estimate;
 mod expert;
 mod placement;
 mod properties;

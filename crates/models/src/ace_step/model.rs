@@ -8,9 +8,11 @@ use fresco_tensor::{Device, Tensor};
 use super::blocks::{Block, EPS, Turns};
 use super::config::{AceConfig, GROUPS};
 use super::lyric_encoder::LyricEncoder;
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -21,7 +23,7 @@ use crate::transformer::{AdaLn, Blocks, TimeEmbed};
 /// Numbers that say a noise level.
 const WAVES: usize = 256;
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 16;
+const HELD: usize = 16;
 
 pub struct AceNetwork {
     device: Device,
@@ -40,6 +42,16 @@ pub struct AceNetwork {
     last: Arc<Linear>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct AceConds<'a> {
+        tags: &'a Tensor = names::PROMPT,
+        voice: Option<&'a Tensor> = "speaker_embeds",
+        lyrics: Option<&'a Tensor> = "lyric_token_idx",
+        lyrics_strength: Option<f64> = "lyrics_strength",
+    }
+}
+
 impl DiffusionNetwork for AceNetwork {
     type Config = AceConfig;
 
@@ -53,7 +65,7 @@ impl DiffusionNetwork for AceNetwork {
             context: Some(config.text),
             model_channels: None,
             architecture: None,
-            memory_factor: (1, 2),
+            pass: PassMemory::of_places(1, config.dim, HELD),
             sampling: ModelSampling::flow(3.0, 1000.0),
         }
     }
@@ -84,6 +96,7 @@ impl DiffusionNetwork for AceNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = AceConds::read(input.conds)?;
         let (hooks, device, config) = (input.hooks, &self.device, &self.config);
         let [b, channels, height, width] = input.x.dims4()?;
         if (channels, height) != (config.channels, config.height) {
@@ -95,9 +108,6 @@ impl DiffusionNetwork for AceNetwork {
             );
             return Err(ModelError::invalid("latent", reason));
         }
-        let Some(tags) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
         let time = self.time.forward(input.timesteps, 1.0, device)?;
         let signal = self.signal.forward(&silu(&time))?;
         let columns = input.x.permute(&[0, 3, 1, 2])?;
@@ -108,7 +118,7 @@ impl DiffusionNetwork for AceNetwork {
         let x = self
             .early_out
             .forward(&x.reshape([b, width, config.early])?)?;
-        let prompt = self.prompt(input, tags)?;
+        let prompt = self.prompt(&conds)?;
         hooks.check()?;
         let head = config.head();
         let own = Turns::new(width, head, config.theta, device)?;
@@ -131,7 +141,7 @@ impl DiffusionNetwork for AceNetwork {
     fn encode(config: &AceConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tags = args.prompt_of_width(config.text, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tags.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tags.clone()));
         if let Some(lyrics) = args.cond.tensors.get("conditioning_lyrics") {
             conds.insert("lyric_token_idx", CondValue::Regular(lyrics.clone()));
         }
@@ -142,34 +152,25 @@ impl DiffusionNetwork for AceNetwork {
         );
         Ok(conds)
     }
-
-    fn memory_required(config: &AceConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let width = shape.last().copied().unwrap_or(0) as u64;
-        let tokens = batch.saturating_mul(width + 1);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
-    }
 }
 
 impl AceNetwork {
     /// Whose voice it is (nobody's), the tags, and the lyrics, as tokens.
-    fn prompt(&self, input: &NetworkInput<'_>, tags: &Tensor) -> Result<Tensor> {
+    fn prompt(&self, conds: &AceConds<'_>) -> Result<Tensor> {
+        let tags = conds.tags;
         let device = &self.device;
         let b = tags.dim(0)?;
-        let voice = match input.conds.tensor("speaker_embeds") {
+        let voice = match conds.voice {
             Some(voice) => voice.reshape([b, 1, self.config.speaker])?,
             None => Tensor::zeros([b, 1, self.config.speaker])?,
         };
         let voice = self.speaker.forward(&voice.to(device)?)?;
         let tags = self.genre.forward(&tags.to(device)?)?;
-        let Some(lyrics) = input.conds.tensor("lyric_token_idx") else {
+        let Some(lyrics) = conds.lyrics else {
             return Ok(Tensor::cat(&[&voice, &tags], 1)?);
         };
         let numbers = numbers(lyrics, self.config.lyrics.vocabulary)?;
-        let strength = match input.conds.0.get("lyrics_strength") {
-            Some(CondValue::Constant(strength)) => *strength as f32,
-            _ => 1.0,
-        };
+        let strength = conds.lyrics_strength.unwrap_or(1.0) as f32;
         let lyrics = self.lyrics.forward(&numbers, device)?.mul_scalar(strength);
         Ok(Tensor::cat(&[&voice, &tags, &lyrics], 1)?)
     }

@@ -6,11 +6,12 @@ use fresco_tensor::Tensor;
 
 use super::conditioner::{Conditioner, ConditionerConfig};
 use super::lite::LiteControl;
+use crate::conds;
 use crate::cosmos::{CosmosConfig, CosmosDit};
 use crate::denoise::{
-    CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, names,
 };
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::{Walk, WeightStore};
@@ -51,6 +52,16 @@ pub struct Anima {
     made: Mutex<Vec<Made>>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct AnimaConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        ids: Option<&'a Tensor> = IDS,
+        mask: Option<&'a Tensor> = names::MASK,
+        weights: Option<&'a Tensor> = WEIGHTS,
+    }
+}
+
 impl DiffusionNetwork for Anima {
     type Config = AnimaConfig;
 
@@ -64,8 +75,7 @@ impl DiffusionNetwork for Anima {
             context: Some(config.text.source),
             model_channels: None,
             architecture: None,
-            // 0.95 for a width of 2048.
-            memory_factor: (95 * config.dit.dim as u64, 100 * 2048),
+            pass: config.dit.pass(),
             sampling: ModelSampling::flow(3.0, 1.0),
         }
     }
@@ -79,7 +89,7 @@ impl DiffusionNetwork for Anima {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let prompt = self.prompt(input.conds)?;
+        let prompt = self.prompt(&AnimaConds::read(input.conds)?)?;
         let hooks = input.hooks;
         let items = input.x.dim(0)?;
         let mut changes = Vec::new();
@@ -104,19 +114,15 @@ impl DiffusionNetwork for Anima {
             None => config.dit.context,
         };
         let tokens = args.prompt_of_width(width, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         if let Some(weights) = tensors.get(WEIGHTS).filter(|_| conds.contains_key(IDS)) {
             conds.insert(WEIGHTS, row(weights)?);
         }
         let mask = tensors.get("attention_mask");
         if let Some(mask) = mask.filter(|mask| hides(mask)) {
-            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+            conds.insert(names::MASK, CondValue::Regular(mask.clone()));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &AnimaConfig, shape: &[usize]) -> u64 {
-        config.dit.memory_required(shape)
     }
 
     fn rest(&self) {
@@ -127,15 +133,13 @@ impl DiffusionNetwork for Anima {
 
 impl Anima {
     /// The prompt as the transformer takes it.
-    fn prompt(&self, conds: &CallConds) -> Result<Tensor> {
-        let Some(states) = conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
-        let Some(ids) = conds.tensor(IDS) else {
+    fn prompt(&self, conds: &AnimaConds<'_>) -> Result<Tensor> {
+        let states = conds.prompt;
+        let Some(ids) = conds.ids else {
             return self.conditioner.filled(states.clone());
         };
-        let mask = conds.tensor("attention_mask");
-        let weights = conds.tensor(WEIGHTS);
+        let mask = conds.mask;
+        let weights = conds.weights;
         let from = [Some(states), Some(ids), mask, weights].map(Option::<&Tensor>::cloned);
         let lock = || self.made.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = lock().iter().find(|made| made.from == from) {

@@ -7,11 +7,13 @@ use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale};
 
 use super::blocks::{DoubleBlock, EPS, SingleBlock};
 use super::config::{AuraFlowConfig, PATCH};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
@@ -21,10 +23,10 @@ use crate::transformer::{AdaLn, Blocks, PatchOrder, PictureTokens, TimeEmbed, To
 const WAVES: usize = 256;
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 16;
+const HELD: usize = 16;
 
 /// Tokens of a prompt that memory is counted with.
-const PROMPT: u64 = 264;
+const PROMPT: usize = 264;
 
 /// See the [module](super).
 pub struct AuraFlowNetwork {
@@ -41,6 +43,13 @@ pub struct AuraFlowNetwork {
     last_modulation: AdaLn<2>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct AuraFlowConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+    }
+}
+
 impl DiffusionNetwork for AuraFlowNetwork {
     type Config = AuraFlowConfig;
 
@@ -54,7 +63,7 @@ impl DiffusionNetwork for AuraFlowNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (2, 1),
+            pass: PassMemory::of_cells(PATCH * PATCH, config.dim, HELD).with_prompt(PROMPT),
             sampling: ModelSampling::flow(1.73, 1.0),
         }
     }
@@ -86,11 +95,10 @@ impl DiffusionNetwork for AuraFlowNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = AuraFlowConds::read(input.conds)?;
         let (config, device) = (&self.config, &self.device);
         let [items, ..] = input.x.dims4()?;
-        let Some(prompt) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+        let prompt = conds.prompt;
         let (tokens, places) = self.cells.enter(input.x, device)?;
         let picture = tokens.add(&self.places(places.grid)?)?;
         let signal = silu(&self.time.forward(input.timesteps, 1000.0, device)?);
@@ -121,15 +129,8 @@ impl DiffusionNetwork for AuraFlowNetwork {
     fn encode(config: &AuraFlowConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         Ok(conds)
-    }
-
-    fn memory_required(config: &AuraFlowConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + PROMPT);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
     }
 }
 

@@ -7,8 +7,10 @@ use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::blocks::{BlockPass, EPS, Enlarge, Level, stretched};
 use super::config::{CascadeConfig, CascadeStage};
+use crate::conds;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
@@ -18,7 +20,7 @@ use crate::store::{Kernel, Walk};
 use crate::transformer::{PatchOrder, circular_pad, exponential, from_tokens, to_tokens};
 
 /// Values of a cell that a pass holds at its fullest, in widths of the first level.
-const HELD: u64 = 24;
+const HELD: usize = 24;
 
 /// How much smaller the latent of stage C is than that of stage B, where there is none.
 const USUAL_PRIOR: (usize, usize) = (4, 42);
@@ -111,6 +113,17 @@ pub struct CascadeNetwork {
     last: Arc<Linear>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct CascadeConds<'a> {
+        text: Option<&'a Tensor> = names::PROMPT,
+        pooled_b: Option<&'a Tensor> = "clip",
+        pooled_c: Option<&'a Tensor> = "clip_text_pooled",
+        picture: Option<&'a Tensor> = "clip_img",
+        prior: Option<&'a Tensor> = "effnet",
+    }
+}
+
 impl DiffusionNetwork for CascadeNetwork {
     type Config = CascadeConfig;
 
@@ -121,6 +134,8 @@ impl DiffusionNetwork for CascadeNetwork {
             CascadeStage::B { .. } => (latent_format::CASCADE_B, 1.0, None),
             CascadeStage::C { text, .. } => (latent_format::CASCADE_C, 2.0, Some(text)),
         };
+        let patch = config.stage.patch();
+        let widest = config.down.iter().map(|level| level.channels).max();
         ModelFacts {
             latent,
             latent_channels: config.out_channels,
@@ -128,7 +143,7 @@ impl DiffusionNetwork for CascadeNetwork {
             context,
             model_channels: None,
             architecture: None,
-            memory_factor: (2, 1),
+            pass: PassMemory::of_cells(patch * patch, widest.unwrap_or(0), HELD),
             sampling: ModelSampling::cosine(Prediction::Eps, shift),
         }
     }
@@ -186,6 +201,7 @@ impl DiffusionNetwork for CascadeNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = CascadeConds::read(input.conds)?;
         let (hooks, device, norm) = (input.hooks, &self.device, &self.norm);
         let patch = self.config.stage.patch();
         let [items, _, height, width] = input.x.dims4()?;
@@ -196,8 +212,8 @@ impl DiffusionNetwork for CascadeNetwork {
         let tokens = self.first.forward(&tokens.to(device)?)?;
         let outer = tokens.dim(2)?;
         let mut x = norm.forward(&tokens.reshape([items, grid.0, grid.1, outer])?)?;
-        let prompt = self.seen(input, items)?;
-        x = self.with_prior(x, input)?;
+        let prompt = self.seen(&conds, items)?;
+        x = self.with_prior(x, input.x, conds.prior)?;
         let waves = self.waves(input.timesteps)?.to(device)?;
         let zeros = self.waves(&vec![0.0; items])?.to(device)?;
         let mut told = vec![waves];
@@ -266,7 +282,7 @@ impl DiffusionNetwork for CascadeNetwork {
                 picture,
             } => {
                 let tokens = args.prompt_of_width(text, file)?;
-                conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+                conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
                 let vector = args.pooled_of_width(pooled, file)?;
                 conds.insert("clip_text_pooled", CondValue::Regular(vector.clone()));
                 let mut vectors = Vec::new();
@@ -289,23 +305,13 @@ impl DiffusionNetwork for CascadeNetwork {
         }
         Ok(conds)
     }
-
-    fn memory_required(config: &CascadeConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let patch = config.stage.patch() as u64;
-        let widest = config.down.iter().map(|level| level.channels).max();
-        let cells = batch.saturating_mul(cells / (patch * patch) + 1);
-        cells.saturating_mul(widest.unwrap_or(0) as u64 * HELD * size_of::<f32>() as u64)
-    }
 }
 
 impl CascadeNetwork {
     /// What attention looks at beside the cells: tokens (b, n, c), activated.
-    fn seen(&self, input: &NetworkInput<'_>, items: usize) -> Result<Tensor> {
+    fn seen(&self, conds: &CascadeConds<'_>, items: usize) -> Result<Tensor> {
         let (device, cond) = (&self.device, self.config.cond);
-        let tensor = |name: &str| -> Result<Tensor> {
-            let found = input.conds.tensor(name);
+        let tensor = |found: Option<&Tensor>| -> Result<Tensor> {
             let found = found.ok_or_else(|| ModelError::invalid("prompt", "this model needs one"));
             Ok(found?.to(device)?)
         };
@@ -314,15 +320,15 @@ impl CascadeNetwork {
             Ok(made.reshape([items, made.len() / items.max(1) / cond, cond])?)
         };
         let all = match &self.prompt {
-            Prompt::B { pooled, .. } => tokens(pooled, &tensor("clip")?)?,
+            Prompt::B { pooled, .. } => tokens(pooled, &tensor(conds.pooled_b)?)?,
             Prompt::C {
                 text,
                 pooled,
                 picture,
             } => {
-                let text = text.forward(&tensor("c_crossattn")?)?;
-                let pooled = tokens(pooled, &tensor("clip_text_pooled")?)?;
-                let vectors = match input.conds.tensor("clip_img") {
+                let text = text.forward(&tensor(conds.text)?)?;
+                let pooled = tokens(pooled, &tensor(conds.pooled_c)?)?;
+                let vectors = match conds.picture {
                     Some(vectors) => vectors.to(device)?,
                     None => Tensor::zeros_on(device, [items, 1, picture.in_features()])?,
                 };
@@ -334,23 +340,23 @@ impl CascadeNetwork {
     }
 
     /// Stage B adds what stage C has made.
-    fn with_prior(&self, x: Tensor, input: &NetworkInput<'_>) -> Result<Tensor> {
+    fn with_prior(&self, x: Tensor, latent: &Tensor, given: Option<&Tensor>) -> Result<Tensor> {
         let Prompt::B { prior, pixels, .. } = &self.prompt else {
             return Ok(x);
         };
         let (device, norm) = (&self.device, &self.norm);
         let [_, rows, columns, _] = x.dims4()?;
-        let latent = if let Some(latent) = input.conds.tensor("effnet") {
-            latent.nchw_to_nhwc()?.to(device)?
+        let prior_latent = if let Some(given) = given {
+            given.nchw_to_nhwc()?.to(device)?
         } else {
-            let [items, _, h, w] = input.x.dims4()?;
+            let [items, _, h, w] = latent.dims4()?;
             let (times, part) = USUAL_PRIOR;
             let side = |n: usize| (n * times / part).max(1);
             let channels = prior.0[0].in_features();
             Tensor::zeros_on(device, [items, side(h), side(w), channels])?
         };
-        let latent = stretched(&latent, rows, columns)?;
-        let x = x.add(&prior.forward(norm, &latent)?)?;
+        let prior_latent = stretched(&prior_latent, rows, columns)?;
+        let x = x.add(&prior.forward(norm, &prior_latent)?)?;
         let black = Tensor::zeros_on(device, [1, PIXELS, PIXELS, 3])?;
         let seen = pixels.forward(norm, &black)?;
         Ok(x.add(&stretched(&seen, rows, columns)?)?)

@@ -1,5 +1,6 @@
 //! The shape of a network, read from keys and shapes, and other people's names for its weights.
 
+use crate::denoise::PassMemory;
 use crate::error::Result;
 use crate::store::WeightStore;
 use crate::transformer::{Renames, Shapes};
@@ -145,14 +146,11 @@ impl CosmosConfig {
         self.dim / self.heads
     }
 
-    /// Bytes that a pass over latents of this shape takes, roughly.
-    pub fn memory_required(&self, shape: &[usize]) -> u64 {
+    /// What a pass takes.
+    pub(crate) fn pass(&self) -> PassMemory {
         /// Values of a token that a pass holds at its fullest, in widths of the network.
-        const HELD: u64 = 14;
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + 1);
-        tokens.saturating_mul(self.dim as u64 * HELD * size_of::<f32>() as u64)
+        const HELD: usize = 14;
+        PassMemory::of_cells(PATCH * PATCH, self.dim, HELD)
     }
 }
 

@@ -4,8 +4,9 @@ use fresco_tensor::Tensor;
 
 use super::config::CosmosConfig;
 use super::model::CosmosDit;
+use crate::conds;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -19,6 +20,15 @@ const RATE: &str = "fps";
 const KNOWN: &str = "denoise_mask";
 
 pub struct CosmosNetwork(CosmosDit);
+
+conds! {
+    /// What the network is told besides the latent.
+    struct CosmosConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        rate: Option<f64> = RATE,
+        known: Option<&'a Tensor> = KNOWN,
+    }
+}
 
 impl DiffusionNetwork for CosmosNetwork {
     type Config = CosmosConfig;
@@ -38,11 +48,7 @@ impl DiffusionNetwork for CosmosNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: if first {
-                (16, 10)
-            } else {
-                (95 * config.dim as u64, 100 * 2048)
-            },
+            pass: config.pass(),
             sampling: if first {
                 ModelSampling::continuous_edm(Prediction::Edm, 0.002, 80.0, DEVIATION)
             } else {
@@ -56,11 +62,10 @@ impl DiffusionNetwork for CosmosNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let Some(prompt) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
-        let rate = input.conds.number(RATE).filter(|rate| *rate > 0.0);
-        let levels = match input.conds.tensor(KNOWN) {
+        let conds = CosmosConds::read(input.conds)?;
+        let prompt = conds.prompt;
+        let rate = conds.rate.filter(|rate| *rate > 0.0);
+        let levels = match conds.known {
             Some(mask) => by_frame(input.timesteps, mask)?,
             None => input.timesteps.to_vec(),
         };
@@ -71,7 +76,7 @@ impl DiffusionNetwork for CosmosNetwork {
     fn encode(config: &CosmosConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         let &[count, _, frames, h, w] = args.noise.shape() else {
             let reason = format!("{:?} is not the shape of a film", args.noise.shape());
             return Err(ModelError::invalid("latent", reason));
@@ -89,7 +94,7 @@ impl DiffusionNetwork for CosmosNetwork {
                     Some(mask) => mask.narrow(1, 0, 1)?.rsub_scalar(1.0),
                     None => Tensor::zeros([count, 1, frames, h, w])?,
                 };
-                conds.insert("c_concat", CondValue::NoiseShape(known));
+                conds.insert(names::BESIDE, CondValue::NoiseShape(known));
             }
             extra => {
                 let reason =
@@ -102,10 +107,6 @@ impl DiffusionNetwork for CosmosNetwork {
             conds.insert(KNOWN, CondValue::NoiseShape(mask));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &CosmosConfig, shape: &[usize]) -> u64 {
-        config.memory_required(shape)
     }
 
     fn sees_known_clean(_: &CosmosConfig) -> bool {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fresco_tensor::{Result, Tensor};
 
 use super::call::{Call, CondValue, ModelConds};
+use super::conds::names;
 use super::parts::BesideLatent;
 use super::prepare::EncodeArgs;
 use crate::error::ModelError;
@@ -74,7 +75,7 @@ pub trait BaseModel: Send + Sync {
     }
 
     /// Bytes that a pass over a batch of latents of this shape takes.
-    fn memory_required(&self, _shape: &[usize]) -> u64 {
+    fn pass_bytes(&self, _shape: &[usize]) -> u64 {
         0
     }
 
@@ -116,7 +117,7 @@ pub trait BaseModel: Send + Sync {
 pub(super) fn prompt_conds(args: &EncodeArgs<'_>) -> ModelConds {
     let mut conds = ModelConds::new();
     if let Some(tokens) = &args.cond.tokens {
-        conds.insert("c_crossattn", CondValue::CrossAttn(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::CrossAttn(tokens.clone()));
     }
     conds
 }

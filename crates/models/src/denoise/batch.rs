@@ -286,7 +286,7 @@ fn choose(parts: &[ActiveCond<'_>], model: &dyn Predict) -> Vec<usize> {
         let count = fitting.len() / divisor;
         let mut all = shape.to_vec();
         all[0] *= count;
-        if model.memory_required(&all) as f64 * 1.5 < free as f64 {
+        if model.pass_bytes(&all) as f64 * 1.5 < free as f64 {
             fitting.truncate(count);
             return fitting;
         }

@@ -160,31 +160,6 @@ impl CondValue {
 #[derive(Clone, Debug, Default)]
 pub struct CallConds(pub ModelConds);
 
-impl CallConds {
-    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
-        self.0.get(name).and_then(CondValue::tensor)
-    }
-
-    /// The tensors under a name; empty if there are none.
-    pub fn list(&self, name: &str) -> &[Tensor] {
-        self.0.get(name).map_or(&[], CondValue::list)
-    }
-
-    pub fn word(&self, name: &str) -> Option<&str> {
-        match self.0.get(name) {
-            Some(CondValue::Word(word)) => Some(word),
-            _ => None,
-        }
-    }
-
-    pub fn number(&self, name: &str) -> Option<f64> {
-        match self.0.get(name) {
-            Some(CondValue::Constant(number)) => Some(*number),
-            _ => None,
-        }
-    }
-}
-
 /// One pass of a network.
 pub struct Call<'a> {
     /// (b, c, ...), not yet scaled for the network.
@@ -202,7 +177,7 @@ pub trait Predict {
     fn predict(&self, call: &Call<'_>) -> Result<Tensor>;
 
     /// Bytes that a pass over a batch of this shape takes.
-    fn memory_required(&self, shape: &[usize]) -> u64;
+    fn pass_bytes(&self, shape: &[usize]) -> u64;
 
     /// Bytes there are; none if nobody knows.
     fn memory_free(&self) -> Option<u64>;

@@ -9,8 +9,10 @@ use fresco_tensor::Tensor;
 
 use super::base_model::{BaseModel, prompt_conds};
 use super::call::{Call, CallConds, ModelConds};
+use super::conds::{ReadCond, names};
 use super::hooks::{ControlFeatures, Hooks};
 use super::parts::BesideLatent;
+use super::pass_memory::PassMemory;
 use super::prepare::EncodeArgs;
 use crate::error::Result;
 use crate::latent_format::LatentFormat;
@@ -31,8 +33,8 @@ pub struct ModelFacts {
     pub model_channels: Option<usize>,
     /// What the standard header of weight files calls the architecture, for those that have a name there.
     pub architecture: Option<&'static str>,
-    /// How much more memory a pass takes than the reference's rule of thumb, as a fraction.
-    pub memory_factor: (u64, u64),
+    /// What a pass takes beside the weights. All who ask for memory ask this.
+    pub pass: PassMemory,
     /// How it is sampled unless a node says otherwise.
     pub sampling: ModelSampling,
 }
@@ -69,9 +71,6 @@ pub trait DiffusionNetwork: Sized + Send + Sync + 'static {
         let _ = (config, file);
         Ok(prompt_conds(args))
     }
-
-    /// Bytes that a pass over latents of this shape takes, roughly.
-    fn memory_required(config: &Self::Config, shape: &[usize]) -> u64;
 
     /// Drops what it remembers from one pass to the next.
     fn rest(&self) {}
@@ -185,7 +184,7 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
     fn apply(&self, sampling: &ModelSampling, call: &Call<'_>) -> Result<Tensor> {
         let plain = sampling.input(call.sigma, call.x);
         let pass = || {
-            let x = match call.conds.tensor("c_concat") {
+            let x = match Option::<&Tensor>::read(call.conds, names::BESIDE)? {
                 Some(concat) => Tensor::cat(&[&plain, concat], 1)?,
                 None => plain.clone(),
             };
@@ -215,8 +214,8 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
         self.encode(args)
     }
 
-    fn memory_required(&self, shape: &[usize]) -> u64 {
-        N::memory_required(&self.config, shape)
+    fn pass_bytes(&self, shape: &[usize]) -> u64 {
+        self.facts.pass.bytes(shape)
     }
 
     fn sees_known_clean(&self) -> bool {

@@ -5,7 +5,8 @@ use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch}
 use super::config::{FluxConfig, FluxKind};
 use super::model::FluxNetwork;
 use crate::DiffusionNetwork;
-use crate::denoise::{CallConds, CondValue, EncodeArgs, ModelConds};
+use crate::conds;
+use crate::denoise::{CondValue, EncodeArgs, ModelConds, names};
 use crate::error::{ModelError, Result};
 
 /// Tokens of a usual prompt; of Flux 2 the fewest.
@@ -15,10 +16,21 @@ pub(super) const USUAL_TEXT: usize = 512;
 const MASK: usize = 64;
 const MASK_SIDE: usize = 8;
 
+conds! {
+    /// What the network is told besides the latent.
+    pub(super) struct FluxConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        mask: Option<&'a Tensor> = names::MASK,
+        pooled: Option<&'a Tensor> = names::POOLED,
+        guidance: Option<&'a Tensor> = names::GUIDANCE,
+        references: &'a [Tensor] = names::REFERENCES,
+        method: Option<&'a str> = names::REFERENCE_METHOD,
+    }
+}
+
 /// The prompt's tokens in the shape that the network wants.
-pub(super) fn text_of<'a>(conds: &'a CallConds, config: &FluxConfig) -> Result<&'a Tensor> {
-    let text = conds.tensor("c_crossattn");
-    let text = text.ok_or_else(|| ModelError::invalid("prompt", "the network needs a prompt"))?;
+pub(super) fn text_of<'a>(conds: &FluxConds<'a>, config: &FluxConfig) -> Result<&'a Tensor> {
+    let text = conds.prompt;
     match text.shape() {
         [_, count, width] if *width == config.context && *count > 0 => Ok(text),
         shape => {
@@ -34,9 +46,12 @@ pub(super) fn text_of<'a>(conds: &'a CallConds, config: &FluxConfig) -> Result<&
 pub(super) fn encode(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
     let mut conds = ModelConds::new();
     let text = text(config, file, args)?;
-    conds.insert("c_crossattn", CondValue::Regular(text));
+    conds.insert(names::PROMPT, CondValue::Regular(text));
     if let Some(width) = config.vector {
-        conds.insert("y", CondValue::Regular(pooled(file, args, width)?));
+        conds.insert(
+            names::POOLED,
+            CondValue::Regular(pooled(file, args, width)?),
+        );
     }
     let default = match config.kind {
         FluxKind::Chroma => 0.0,
@@ -46,7 +61,7 @@ pub(super) fn encode(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> 
     if guided && !args.cond.nulls.contains("guidance") {
         let guidance = args.cond.numbers.get("guidance").copied();
         let guidance = Tensor::from_slice(&[guidance.unwrap_or(default) as f32]);
-        conds.insert("guidance", CondValue::Regular(guidance));
+        conds.insert(names::GUIDANCE, CondValue::Regular(guidance));
     }
     let format = FluxNetwork::facts(config).latent;
     if let Some(list) = args.cond.lists.get("reference_latents") {
@@ -55,19 +70,19 @@ pub(super) fn encode(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> 
             Ok(format.process_in(latent)?)
         });
         conds.insert(
-            "ref_latents",
+            names::REFERENCES,
             CondValue::List(inside.collect::<Result<_>>()?),
         );
         if let Some(method) = args.cond.words.get("reference_latents_method") {
-            conds.insert("ref_latents_method", CondValue::Word(method.clone()));
+            conds.insert(names::REFERENCE_METHOD, CondValue::Word(method.clone()));
         }
     }
     if let Some(mask) = attention_mask(config, args)? {
-        conds.insert("attention_mask", CondValue::Regular(mask));
+        conds.insert(names::MASK, CondValue::Regular(mask));
     }
     if config.in_channels > config.out_channels {
         let beside = beside(config, file, args)?;
-        conds.insert("c_concat", CondValue::NoiseShape(beside));
+        conds.insert(names::BESIDE, CondValue::NoiseShape(beside));
     }
     Ok(conds)
 }

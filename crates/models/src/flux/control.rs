@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, Conv2d, Embedding, Linear, Padding};
 use fresco_tensor::{Device, Tensor, WeightFile};
 
+use super::conditions::FluxConds;
 use super::config::FluxConfig;
 use super::detect::UNITS;
 use super::diffusers;
@@ -298,8 +299,10 @@ impl ControlNetwork for FluxControl {
             list.push(made.to(&Device::cpu())?);
             Ok(())
         };
+        let conds = FluxConds::read(input.conds)?;
+        let tokens = (image, front.as_ref());
         self.trunk
-            .forward(&pass, &picture, image, front.as_ref(), &mut observe)?;
+            .forward(&pass, &conds, &picture, tokens, &mut observe)?;
         let features =
             ControlFeatures::default().with(BlockKind::DOUBLE, self.spread(&double, DOUBLE));
         Ok(features.with(BlockKind::SINGLE, self.spread(&single, SINGLE)))

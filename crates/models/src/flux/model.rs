@@ -6,14 +6,14 @@ use fresco_tensor::nn::{Conv2d, Linear, Padding};
 use fresco_tensor::{Device, Tensor};
 
 use super::blocks::LastLayer;
-use super::conditions;
+use super::conditions::{self, FluxConds};
 use super::config::{FluxConfig, FluxKind};
 use super::positions::Picture;
 use super::radiance::PixelHead;
 use super::style_tokens::StyleReference;
 use super::trunk::Trunk;
 use crate::DiffusionNetwork;
-use crate::denoise::{EncodeArgs, ModelConds, ModelFacts, NetworkInput};
+use crate::denoise::{EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
@@ -21,7 +21,7 @@ use crate::store::{Kernel, Walk};
 use crate::transformer::{PatchOrder, circular_pad, from_tokens};
 
 /// Feature maps that a pass holds at once, in widths of the network: what the widest layer makes, and what goes into it.
-const HELD: u64 = 20;
+const HELD: usize = 20;
 
 /// The transformer.
 pub struct FluxNetwork {
@@ -73,29 +73,18 @@ impl DiffusionNetwork for FluxNetwork {
     const WHAT: &'static str = "the transformer";
 
     fn facts(config: &FluxConfig) -> ModelFacts {
-        let (latent, sampling, memory_factor) = match config.kind {
-            FluxKind::Flux2 => (
-                latent_format::FLUX2,
-                ModelSampling::exponential_flow(2.02),
-                (29264, 1000),
-            ),
+        let (latent, sampling) = match config.kind {
+            FluxKind::Flux2 => (latent_format::FLUX2, ModelSampling::exponential_flow(2.02)),
             FluxKind::Chroma if config.pixels.is_some() => (
                 latent_format::CHROMA_RADIANCE,
                 ModelSampling::exponential_flow(1.15),
-                (44, 1000),
             ),
-            FluxKind::Chroma => (
-                latent_format::FLUX,
-                ModelSampling::exponential_flow(1.15),
-                (32, 10),
-            ),
-            FluxKind::Flux1 if config.guidance => (
-                latent_format::FLUX,
-                ModelSampling::exponential_flow(1.15),
-                (31, 10),
-            ),
+            FluxKind::Chroma => (latent_format::FLUX, ModelSampling::exponential_flow(1.15)),
+            FluxKind::Flux1 if config.guidance => {
+                (latent_format::FLUX, ModelSampling::exponential_flow(1.15))
+            }
             FluxKind::Flux1 | FluxKind::Ovis => {
-                (latent_format::FLUX, ModelSampling::flow(1.0, 1.0), (31, 10))
+                (latent_format::FLUX, ModelSampling::flow(1.0, 1.0))
             }
         };
         ModelFacts {
@@ -109,7 +98,8 @@ impl DiffusionNetwork for FluxNetwork {
                 FluxKind::Flux1 => Some("flux-1-schnell"),
                 _ => None,
             },
-            memory_factor,
+            pass: PassMemory::of_cells(config.patch * config.patch, config.hidden, HELD)
+                .with_prompt(conditions::USUAL_TEXT),
             sampling,
         }
     }
@@ -123,6 +113,7 @@ impl DiffusionNetwork for FluxNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = FluxConds::read(input.conds)?;
         let config = &self.config;
         let [_, channels, h, w] = input.x.dims4()?;
         if channels != config.in_channels {
@@ -135,9 +126,7 @@ impl DiffusionNetwork for FluxNetwork {
         let device = &self.trunk.device;
         let out = match &self.ends {
             Ends::Latent { image_in, last } => {
-                let references = input.conds.list("ref_latents");
-                let method = input.conds.word("ref_latents_method");
-                let picture = Picture::new(input.x, references, method, config)?;
+                let picture = Picture::new(input.x, conds.references, conds.method, config)?;
                 let picture = picture.moved(input.hooks.beside().last());
                 let image = image_in.forward(&picture.tokens.to(device)?)?;
                 let style = input.hooks.beside::<StyleReference>().last();
@@ -145,9 +134,10 @@ impl DiffusionNetwork for FluxNetwork {
                 let style = style.map(|style| style.tokens(items, config.hidden, device));
                 let style = style.transpose()?;
                 let front = style.as_ref();
-                let seen = self
-                    .trunk
-                    .forward(input, &picture, image, front, &mut |_, _, _| Ok(()))?;
+                let tokens = (image, front);
+                let seen =
+                    self.trunk
+                        .forward(input, &conds, &picture, tokens, &mut |_, _, _| Ok(()))?;
                 let norm = self.trunk.norm();
                 let out = last.forward(&seen.image, norm, seen.vector.as_ref(), seen.last)?;
                 let out = out.to(&Device::cpu())?;
@@ -160,9 +150,13 @@ impl DiffusionNetwork for FluxNetwork {
                 let image = image_in.forward(&x.nchw_to_nhwc()?.to(device)?)?;
                 let image = image.reshape([b, size.0 * size.1, config.hidden])?;
                 let picture = Picture::of_size(size);
-                let seen = self
-                    .trunk
-                    .forward(input, &picture, image, None, &mut |_, _, _| Ok(()))?;
+                let seen = self.trunk.forward(
+                    input,
+                    &conds,
+                    &picture,
+                    (image, None),
+                    &mut |_, _, _| Ok(()),
+                )?;
                 let out = head.forward(&x, &seen.image, size)?;
                 if config.pixels.as_ref().is_some_and(|pixels| pixels.clean) {
                     velocity(&x, &out, input.timesteps)?
@@ -172,13 +166,6 @@ impl DiffusionNetwork for FluxNetwork {
             }
         };
         Ok(out.narrow(2, 0, h)?.narrow(3, 0, w)?)
-    }
-
-    fn memory_required(config: &FluxConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = cells / (config.patch * config.patch) as u64 + conditions::USUAL_TEXT as u64;
-        (batch * tokens * config.hidden as u64).saturating_mul(HELD * size_of::<f32>() as u64)
     }
 
     fn encode(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {

@@ -7,7 +7,7 @@ use fresco_tensor::{Device, Tensor};
 
 use super::approximator::{Approximator, Rows};
 use super::blocks::{BlockPass, DoubleBlock, EPS, Modulation, SingleBlock, activated, plain_norm};
-use super::conditions;
+use super::conditions::{self, FluxConds};
 use super::config::{FluxConfig, ModulationKind, WAVES};
 use super::positions::Picture;
 use crate::denoise::NetworkInput;
@@ -129,31 +129,36 @@ impl Trunk {
     }
 
     /// Noise level, guidance and pooled prompt as one vector (b, c); none where a small network takes their place.
-    fn vector(&self, input: &NetworkInput<'_>) -> Result<Option<Tensor>> {
+    fn vector(&self, timesteps: &[f32], conds: &FluxConds<'_>) -> Result<Option<Tensor>> {
         let Some(time_in) = &self.time_in else {
             return Ok(None);
         };
         let waves =
             |values: &[f32]| Ok::<_, ModelError>(sinusoid(values, WAVES)?.to(&self.device)?);
-        let levels: Vec<f32> = input.timesteps.iter().map(|v| v * 1000.0).collect();
+        let levels: Vec<f32> = timesteps.iter().map(|v| v * 1000.0).collect();
         let mut vector = time_in.forward(&waves(&levels)?)?;
-        if let (Some(layer), Some(guidance)) = (&self.guidance_in, input.conds.tensor("guidance")) {
+        if let (Some(layer), Some(guidance)) = (&self.guidance_in, conds.guidance) {
             let guidance = guidance.data().iter();
             let guidance: Vec<f32> = guidance.map(|v| thousandfold(*v, &self.device)).collect();
             vector = vector.add(&layer.forward(&waves(&guidance)?)?)?;
         }
         if let Some(layer) = &self.vector_in {
             let width = self.config.vector.unwrap_or(0);
-            let pooled = match input.conds.tensor("y") {
+            let pooled = match conds.pooled {
                 Some(y) => y.narrow(1, 0, width)?,
-                None => Tensor::zeros([input.timesteps.len(), width])?,
+                None => Tensor::zeros([timesteps.len(), width])?,
             };
             vector = vector.add(&layer.forward(&pooled.to(&self.device)?)?)?;
         }
         Ok(Some(vector))
     }
 
-    fn given(&self, input: &NetworkInput<'_>, vector: Option<&Tensor>) -> Result<Given> {
+    fn given(
+        &self,
+        timesteps: &[f32],
+        guidance: Option<&Tensor>,
+        vector: Option<&Tensor>,
+    ) -> Result<Given> {
         if let (Some(shared), Some(vector)) = (&self.shared, vector) {
             return Ok(Given::Shared {
                 image: Modulation::split(&shared.image.forward(vector)?, 2)?,
@@ -164,12 +169,11 @@ impl Trunk {
         let Some(approximator) = &self.approximator else {
             return Ok(Given::Nothing);
         };
-        let guidance = input.conds.tensor("guidance");
         let guidance = guidance.ok_or_else(|| {
             let reason = "this network needs a guidance value, and the conditioning disables it";
             ModelError::invalid("guidance", reason)
         })?;
-        let rows = approximator.rows(input.timesteps, guidance.data(), &self.device)?;
+        let rows = approximator.rows(timesteps, guidance.data(), &self.device)?;
         Ok(Given::Rows(rows))
     }
 
@@ -230,16 +234,16 @@ impl Trunk {
     pub(super) fn forward(
         &self,
         input: &NetworkInput<'_>,
+        conds: &FluxConds<'_>,
         picture: &Picture,
-        image: Tensor,
-        front: Option<&Tensor>,
+        (image, front): (Tensor, Option<&Tensor>),
         observer: Observer<'_>,
     ) -> Result<TrunkOutput> {
         let config = &self.config;
-        let mut text = conditions::text_of(input.conds, config)?.to(&self.device)?;
-        let vector = self.vector(input)?;
+        let mut text = conditions::text_of(conds, config)?.to(&self.device)?;
+        let vector = self.vector(input.timesteps, conds)?;
         let vector = vector.as_ref().map(activated);
-        let given = self.given(input, vector.as_ref())?;
+        let given = self.given(input.timesteps, conds.guidance, vector.as_ref())?;
         if let Some(norm) = &self.text_norm {
             text = norm.forward(&text)?;
         }
@@ -251,7 +255,7 @@ impl Trunk {
         let count = text.dim(1)?;
         let positions = picture.positions((before, count), config);
         let rope = Rope::new(&positions, &config.axes, config.theta)?.to(&self.device)?;
-        let mask = input.conds.tensor("attention_mask");
+        let mask = conds.mask;
         let total = count + image.dim(1)?;
         let mask = mask.map(|mask| whole_mask(mask, total)).transpose()?;
         let mask = mask.map(|mask| mask.to(&self.device)).transpose()?;

@@ -7,9 +7,11 @@ use fresco_tensor::{Device, Tensor};
 
 use super::blocks::{Block, EPS};
 use super::config::Flux3Config;
+use crate::conds;
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -20,10 +22,10 @@ use crate::transformer::{
 };
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 18;
+const HELD: usize = 18;
 
 /// Tokens of a prompt that memory is counted with.
-const PROMPT: u64 = 512;
+const PROMPT: usize = 512;
 
 /// What makes an embedding of a noise level.
 fn times(weights: &Walk<'_>, config: &Flux3Config) -> Result<TimeEmbed> {
@@ -87,6 +89,14 @@ pub struct Flux3Network {
     last: Arc<Linear>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct Flux3Conds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        references: &'a [Tensor] = names::REFERENCES,
+    }
+}
+
 impl DiffusionNetwork for Flux3Network {
     type Config = Flux3Config;
 
@@ -100,8 +110,7 @@ impl DiffusionNetwork for Flux3Network {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            // Nobody published one; it is half as wide as the family before, which has 29.264.
-            memory_factor: (14632, 1000),
+            pass: PassMemory::of_cells(1, config.dim, HELD).with_prompt(PROMPT),
             sampling: ModelSampling::flow(6.93, 1.0),
         }
     }
@@ -136,12 +145,11 @@ impl DiffusionNetwork for Flux3Network {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = Flux3Conds::read(input.conds)?;
         let hooks = input.hooks;
         let [batch, _, rows, columns] = input.x.dims4()?;
-        let Some(prompt) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
-        let references = input.conds.list("ref_latents");
+        let prompt = conds.prompt;
+        let references = conds.references;
         let mut positions: Vec<[f64; 4]> = Vec::new();
         let text_count = prompt.dim(1)?;
         positions.extend((0..text_count).map(|l| [0.0, 0.0, 0.0, l as f64]));
@@ -205,7 +213,7 @@ impl DiffusionNetwork for Flux3Network {
     fn encode(config: &Flux3Config, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         if let Some(list) = args.cond.lists.get("reference_latents") {
             let format = latent_format::FLUX2;
             let mut latents = Vec::with_capacity(list.len());
@@ -221,16 +229,9 @@ impl DiffusionNetwork for Flux3Network {
                 }
                 latents.push(format.process_in(latent)?);
             }
-            conds.insert("ref_latents", CondValue::List(latents));
+            conds.insert(names::REFERENCES, CondValue::List(latents));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &Flux3Config, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells + PROMPT);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
     }
 }
 

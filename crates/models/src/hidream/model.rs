@@ -7,9 +7,11 @@ use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, resize_t
 
 use super::blocks::{DoubleBlock, SingleBlock};
 use super::config::{HiDreamConfig, PATCH};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -23,10 +25,10 @@ use crate::transformer::{
 const WAVES: usize = 256;
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 20;
+const HELD: usize = 20;
 
 /// Tokens of a prompt that memory is counted with: T5's and twice Llama's.
-const PROMPT: u64 = 3 * 128;
+const PROMPT: usize = 3 * 128;
 
 /// What a conditioning calls the states of Llama.
 const STATES: &str = "conditioning_llama3";
@@ -45,6 +47,16 @@ pub struct HiDreamNetwork {
     last_modulation: AdaLn<2>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct HiDreamConds<'a> {
+        words: &'a Tensor = names::PROMPT,
+        states: &'a Tensor = STATES,
+        pooled: &'a Tensor = names::POOLED,
+        picture: Option<&'a Tensor> = "image_cond",
+    }
+}
+
 impl DiffusionNetwork for HiDreamNetwork {
     type Config = HiDreamConfig;
 
@@ -58,7 +70,7 @@ impl DiffusionNetwork for HiDreamNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (2, 1),
+            pass: PassMemory::of_cells(PATCH * PATCH, config.dim, HELD).with_prompt(PROMPT),
             sampling: ModelSampling::flow(1.0, 1000.0),
         }
     }
@@ -102,17 +114,14 @@ impl DiffusionNetwork for HiDreamNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (conds, device) = (input.conds, &self.device);
+        let conds = HiDreamConds::read(input.conds)?;
+        let device = &self.device;
         let [batch, _, height, width] = input.x.dims4()?;
-        let need = |name: &str| {
-            let missing = || ModelError::invalid("prompt", format!("this model needs {name}"));
-            conds.tensor(name).ok_or_else(missing)
-        };
-        let (words, states, pooled) = (need("c_crossattn")?, need(STATES)?, need("y")?);
+        let (words, states, pooled) = (conds.words, conds.states, conds.pooled);
         let time = self.time.forward(input.timesteps, 1.0, device)?;
         let signal = silu(&time.add(&self.pooled.forward(&pooled.to(device)?)?)?);
         // The picture that is edited stands to the right of the one that is made.
-        let x = match conds.tensor("image_cond") {
+        let x = match conds.picture {
             Some(picture) => Tensor::cat(&[input.x, picture], 3)?,
             None => input.x.clone(),
         };
@@ -159,7 +168,7 @@ impl DiffusionNetwork for HiDreamNetwork {
     fn encode(config: &HiDreamConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let words = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(words.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(words.clone()));
         let states = args.cond.tensors.get(STATES);
         let Some(states) = states.filter(|s| s.rank() == 4 && s.shape()[3] == config.states) else {
             let reason = format!(
@@ -170,7 +179,7 @@ impl DiffusionNetwork for HiDreamNetwork {
         };
         conds.insert(STATES, CondValue::Regular(states.clone()));
         let pooled = args.pooled_of_width(config.pooled, file)?;
-        conds.insert("y", CondValue::Regular(pooled.clone()));
+        conds.insert(names::POOLED, CondValue::Regular(pooled.clone()));
         if let Some(picture) = args.cond.tensors.get("concat_latent_image") {
             let [count, channels, h, w] = args.noise.dims4()?;
             if picture.rank() != 4 || picture.dim(1)? != channels {
@@ -189,13 +198,6 @@ impl DiffusionNetwork for HiDreamNetwork {
             conds.insert("image_cond", CondValue::NoiseShape(picture));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &HiDreamConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + PROMPT);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
     }
 }
 

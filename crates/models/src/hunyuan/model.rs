@@ -6,9 +6,11 @@ use fresco_tensor::{Device, Tensor};
 use super::blocks::{BlockPass, DoubleBlock, EPS, SingleBlock};
 use super::config::HunyuanConfig;
 use super::refiner::{LAYERS, Letters, TokenRefiner, WAVES};
+use crate::conds;
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -25,10 +27,10 @@ const GUIDANCE: f64 = 6.0;
 const LETTERS: &str = "conditioning_byt5small";
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 16;
+const HELD: usize = 16;
 
 /// Tokens of a prompt that memory is counted with.
-const PROMPT: u64 = 512;
+const PROMPT: usize = 512;
 
 pub struct HunyuanNetwork {
     device: Device,
@@ -45,6 +47,16 @@ pub struct HunyuanNetwork {
     last_modulation: AdaLn<2>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct HunyuanConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        mask: Option<&'a Tensor> = names::MASK,
+        guidance: Option<f64> = names::GUIDANCE,
+        letters: Option<&'a Tensor> = "txt_byt5",
+    }
+}
+
 impl DiffusionNetwork for HunyuanNetwork {
     type Config = HunyuanConfig;
 
@@ -58,7 +70,7 @@ impl DiffusionNetwork for HunyuanNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (87, 10),
+            pass: PassMemory::of_cells(1, config.dim, HELD).with_prompt(PROMPT),
             sampling: ModelSampling::flow(5.0, 1000.0),
         }
     }
@@ -95,14 +107,13 @@ impl DiffusionNetwork for HunyuanNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, conds, device) = (input.hooks, input.conds, &self.device);
-        let Some(prompt) = conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+        let conds = HunyuanConds::read(input.conds)?;
+        let (hooks, device) = (input.hooks, &self.device);
+        let prompt = conds.prompt;
         let waves = sinusoid(input.timesteps, WAVES)?.to(device)?;
-        let guidance = conds.number("guidance");
+        let guidance = conds.guidance;
         let signal = silu(&self.signal(&waves, guidance, hooks, input.timesteps.len())?);
-        let hidden = conds.tensor("attention_mask").map(|mask| hide(mask, 0));
+        let hidden = conds.mask.map(|mask| hide(mask, 0));
         let hidden = hidden.transpose()?;
         let text_mask = hidden.as_ref().map(|hidden| -> Result<Tensor> {
             // A hidden token sees all others alike.
@@ -113,7 +124,7 @@ impl DiffusionNetwork for HunyuanNetwork {
         let text_mask = text_mask.transpose()?;
         let own_mask = text_mask.as_ref().map_or(Mask::None, Mask::Add);
         let mut text = self.text.forward(prompt, &waves, own_mask)?;
-        if let (Some(layer), Some(letters)) = (&self.letters, conds.tensor("txt_byt5")) {
+        if let (Some(layer), Some(letters)) = (&self.letters, conds.letters) {
             let letters = layer.forward(&letters.to(device)?)?;
             text = Tensor::cat(&[&text, &letters], 1)?;
         }
@@ -154,9 +165,9 @@ impl DiffusionNetwork for HunyuanNetwork {
         let mut conds = ModelConds::new();
         let tensors = &args.cond.tensors;
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         if let Some(mask) = tensors.get("attention_mask").filter(|mask| hides(mask)) {
-            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+            conds.insert(names::MASK, CondValue::Regular(mask.clone()));
         }
         if let (Some((width, _)), Some(letters)) = (config.letters, tensors.get(LETTERS)) {
             if letters.rank() != 3 || letters.dim(2)? != width {
@@ -169,16 +180,9 @@ impl DiffusionNetwork for HunyuanNetwork {
         if config.guidance {
             let guidance = args.cond.numbers.get("guidance").copied();
             let guidance = guidance.unwrap_or(GUIDANCE);
-            conds.insert("guidance", CondValue::Constant(guidance));
+            conds.insert(names::GUIDANCE, CondValue::Constant(guidance));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &HunyuanConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells + PROMPT);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
     }
 }
 

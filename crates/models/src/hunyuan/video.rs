@@ -10,9 +10,11 @@ use super::config::HunyuanConfig;
 use super::model::joint_mask;
 use super::refiner::{LAYERS, Letters, TokenRefiner, WAVES};
 use super::video_conditions::{self, GUIDING, LETTERS, REFERENCE, VISION};
+use crate::conds;
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
-    CallConds, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CallConds, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
@@ -144,12 +146,31 @@ pub struct HunyuanVideoNetwork {
     last: Arc<Linear>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct HunyuanVideoConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        mask: Option<&'a Tensor> = names::MASK,
+        pooled: Option<&'a Tensor> = names::POOLED,
+        guidance: Option<f64> = names::GUIDANCE,
+        guiding: Option<f64> = GUIDING,
+        reference: Option<&'a Tensor> = REFERENCE,
+        letters: Option<&'a Tensor> = LETTERS,
+        vision: Option<&'a Tensor> = VISION,
+    }
+}
+
 impl DiffusionNetwork for HunyuanVideoNetwork {
     type Config = HunyuanVideoConfig;
 
     const WHAT: &'static str = "the transformer";
 
     fn facts(config: &HunyuanVideoConfig) -> ModelFacts {
+        /// Values of a token that a pass holds at its fullest, in widths of the network, and tokens of a prompt.
+        const HELD: usize = 16;
+        const PROMPT: usize = 512;
+        let cells = config.patch * config.patch;
+        let pass = PassMemory::of_cells(cells, config.trunk.dim, HELD).with_prompt(PROMPT);
         if config.refines() {
             return ModelFacts {
                 latent: latent_format::HUNYUAN_IMAGE_REFINER,
@@ -158,7 +179,7 @@ impl DiffusionNetwork for HunyuanVideoNetwork {
                 context: Some(config.trunk.context),
                 model_channels: None,
                 architecture: None,
-                memory_factor: (18, 10),
+                pass,
                 sampling: ModelSampling::flow(4.0, 1000.0),
             };
         }
@@ -174,7 +195,7 @@ impl DiffusionNetwork for HunyuanVideoNetwork {
             context: Some(config.trunk.context),
             model_channels: None,
             architecture: None,
-            memory_factor: if newer { (4, 1) } else { (18, 10) },
+            pass,
             sampling: ModelSampling::flow(if config.enlarges() { 2.0 } else { 7.0 }, 1000.0),
         }
     }
@@ -225,17 +246,6 @@ impl DiffusionNetwork for HunyuanVideoNetwork {
         video_conditions::encode(config, file, args)
     }
 
-    fn memory_required(config: &HunyuanVideoConfig, shape: &[usize]) -> u64 {
-        /// Values of a token that a pass holds at its fullest, in widths of the network, and tokens of a prompt.
-        const HELD: u64 = 16;
-        const PROMPT: u64 = 512;
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = cells / (config.patch * config.patch) as u64 + PROMPT;
-        let values = batch.saturating_mul(tokens);
-        values.saturating_mul(config.trunk.dim as u64 * HELD * size_of::<f32>() as u64)
-    }
-
     fn sees_known_clean(_: &HunyuanVideoConfig) -> bool {
         true
     }
@@ -264,6 +274,7 @@ impl HunyuanVideoNetwork {
         conds: &CallConds,
         hooks: &Hooks,
     ) -> Result<Tensor> {
+        let conds = &HunyuanVideoConds::read(conds)?;
         let original = x.shape();
         let &[_, _, _, h, w] = original else {
             let reason = format!("{original:?} is not the shape of a video");
@@ -280,7 +291,7 @@ impl HunyuanVideoNetwork {
         let (mut image, grid) = embed(x)?;
         let own = image.dim(1)?;
         let mut before = 0;
-        if let Some(reference) = conds.tensor(REFERENCE) {
+        if let Some(reference) = conds.reference {
             let (tokens, found) = embed(reference)?;
             if found[1..] != grid[1..] {
                 let reason = "a reference must have the size of the video's frames";
@@ -326,7 +337,12 @@ impl HunyuanVideoNetwork {
     }
 
     /// Noise level, pooled prompt and guidance as vectors, activated.
-    fn signals(&self, timesteps: &[f32], conds: &CallConds, hooks: &Hooks) -> Result<Signals> {
+    fn signals(
+        &self,
+        timesteps: &[f32],
+        conds: &HunyuanVideoConds<'_>,
+        hooks: &Hooks,
+    ) -> Result<Signals> {
         let count = timesteps.len();
         let numbers = |layer: &Embedder, value: f32| -> Result<Tensor> {
             let waves = sinusoid(&vec![value; count], WAVES)?;
@@ -341,7 +357,7 @@ impl HunyuanVideoNetwork {
                 all = all.mul_scalar(0.5);
             }
         }
-        let first = conds.number(GUIDING);
+        let first = conds.guiding;
         let mut first = first.map(|at| numbers(&self.time, at as f32)).transpose()?;
         let mut add = |vector: &Tensor| -> Result<()> {
             all = all.add(vector)?;
@@ -350,10 +366,10 @@ impl HunyuanVideoNetwork {
             }
             Ok(())
         };
-        if let (Some(layer), Some(pooled)) = (&self.pooled, conds.tensor("y")) {
+        if let (Some(layer), Some(pooled)) = (&self.pooled, conds.pooled) {
             add(&layer.forward(&pooled.to(&self.device)?)?)?;
         }
-        if let (Some(layer), Some(guidance)) = (&self.guidance, conds.number("guidance")) {
+        if let (Some(layer), Some(guidance)) = (&self.guidance, conds.guidance) {
             add(&numbers(
                 layer,
                 thousandfold(guidance as f32, &self.device),
@@ -371,12 +387,10 @@ impl HunyuanVideoNetwork {
         self.text.forward(prompt, &waves, Mask::None)
     }
 
-    fn words(&self, timesteps: &[f32], conds: &CallConds) -> Result<Words> {
+    fn words(&self, timesteps: &[f32], conds: &HunyuanVideoConds<'_>) -> Result<Words> {
         let device = &self.device;
-        let Some(prompt) = conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
-        let hidden = conds.tensor("attention_mask").map(|mask| hide(mask, 0));
+        let prompt = conds.prompt;
+        let hidden = conds.mask.map(|mask| hide(mask, 0));
         let hidden = hidden.transpose()?;
         let own_mask = hidden.as_ref().map(|hidden| -> Result<Tensor> {
             // A hidden token sees all others alike.
@@ -387,11 +401,11 @@ impl HunyuanVideoNetwork {
         let waves = sinusoid(timesteps, WAVES)?.to(device)?;
         let mask = own_mask.as_ref().map_or(Mask::None, Mask::Add);
         let text = self.text.forward(prompt, &waves, mask)?;
-        let letters = match (&self.letters, conds.tensor(LETTERS)) {
+        let letters = match (&self.letters, conds.letters) {
             (Some(layer), Some(letters)) => Some(layer.forward(&letters.to(device)?)?),
             _ => None,
         };
-        let pictures = match (&self.vision, conds.tensor(VISION)) {
+        let pictures = match (&self.vision, conds.vision) {
             (Some(layer), Some(states)) => Some(layer.forward(&states.to(device)?)?),
             _ => None,
         };

@@ -4,7 +4,7 @@ use fresco_tensor::{Crop, Generator, ResizeMethod, Tensor, common_upscale, resiz
 
 use super::video::{HunyuanVideoConfig, HunyuanVideoNetwork};
 use crate::DiffusionNetwork;
-use crate::denoise::{CondValue, EncodeArgs, ModelConds};
+use crate::denoise::{CondValue, EncodeArgs, ModelConds, names};
 use crate::error::{ModelError, Result};
 use crate::transformer::hides;
 
@@ -26,14 +26,17 @@ pub(super) fn encode(
     let (cond, tensors) = (args.cond, &args.cond.tensors);
     let format = HunyuanVideoNetwork::facts(config).latent;
     let tokens = args.prompt_of_width(config.trunk.context, file)?;
-    conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+    conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
     if let Some(mask) = tensors.get("attention_mask").filter(|mask| hides(mask)) {
-        conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+        conds.insert(names::MASK, CondValue::Regular(mask.clone()));
     }
     if let (Some(width), Some(pooled)) = (config.pooled, &cond.pooled) {
         match pooled.shape() {
             [_, found] if *found >= width => {
-                conds.insert("y", CondValue::Regular(pooled.narrow(1, 0, width)?));
+                conds.insert(
+                    names::POOLED,
+                    CondValue::Regular(pooled.narrow(1, 0, width)?),
+                );
             }
             shape => {
                 let reason =
@@ -45,7 +48,7 @@ pub(super) fn encode(
     if config.trunk.guidance {
         let guidance = cond.numbers.get("guidance").copied();
         conds.insert(
-            "guidance",
+            names::GUIDANCE,
             CondValue::Constant(guidance.unwrap_or(GUIDANCE)),
         );
     }
@@ -83,7 +86,7 @@ pub(super) fn encode(
         } else {
             beside(config, file, args)?
         };
-        conds.insert("c_concat", CondValue::NoiseShape(beside));
+        conds.insert(names::BESIDE, CondValue::NoiseShape(beside));
     }
     Ok(conds)
 }

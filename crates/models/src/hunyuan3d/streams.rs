@@ -6,11 +6,13 @@ use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, MlpJoin, silu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::Hunyuan3dConfig;
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::latent_format::{self, LatentFormat};
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
@@ -27,7 +29,7 @@ const PERIOD: f32 = 1000.0;
 /// How strongly the network is told to follow the picture, unless a node says.
 const GUIDANCE: f64 = 5.0;
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-pub(super) const HELD: u64 = 16;
+const HELD: usize = 16;
 
 /// Cosines and sines of numbers: (values, WAVES).
 fn waves(values: &[f32]) -> Result<Tensor> {
@@ -110,6 +112,14 @@ pub struct Hunyuan3dNetwork {
     last: Arc<Linear>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    pub(super) struct PictureConds<'a> {
+        picture: &'a Tensor = names::PROMPT,
+        guidance: Option<f64> = names::GUIDANCE,
+    }
+}
+
 impl DiffusionNetwork for Hunyuan3dNetwork {
     type Config = Hunyuan3dConfig;
 
@@ -121,7 +131,7 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
         } else {
             latent_format::HUNYUAN_3D_2
         };
-        solid_facts(latent, config.channels, config.context)
+        solid_facts(latent, [config.channels, config.context, config.dim])
     }
 
     fn new(weights: &Walk<'_>, config: &Hunyuan3dConfig) -> Result<Self> {
@@ -166,20 +176,15 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = PictureConds::read(input.conds)?;
         let device = &self.device;
         let [_, _, count] = input.x.dims3()?;
-        let Some(context) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("picture", "this model needs one"));
-        };
+        let context = conds.picture;
         // This family counts time from noise on.
         let times: Vec<f32> = input.timesteps.iter().map(|t| 1.0 - t).collect();
         let mut signal = self.time.forward(&waves(&times)?.to(device)?)?;
-        let guidance = match input.conds.0.get("guidance") {
-            Some(CondValue::Constant(guidance)) => Some(*guidance as f32),
-            _ => None,
-        };
-        if let (Some(embedder), Some(guidance)) = (&self.guidance, guidance) {
-            let guidance = waves(&vec![guidance; times.len()])?.to(device)?;
+        if let (Some(embedder), Some(guidance)) = (&self.guidance, conds.guidance) {
+            let guidance = waves(&vec![guidance as f32; times.len()])?.to(device)?;
             signal = signal.add(&embedder.forward(&guidance)?)?;
         }
         let signal = silu(&signal);
@@ -214,12 +219,8 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
         let mut conds = picture_conds(config.context, file, args)?;
         let guidance = args.cond.numbers.get("guidance").copied();
         let guidance = CondValue::Constant(guidance.unwrap_or(GUIDANCE));
-        conds.insert("guidance", guidance);
+        conds.insert(names::GUIDANCE, guidance);
         Ok(conds)
-    }
-
-    fn memory_required(config: &Hunyuan3dConfig, shape: &[usize]) -> u64 {
-        bytes(config.dim, shape)
     }
 }
 
@@ -256,7 +257,10 @@ impl Hunyuan3dNetwork {
 }
 
 /// What both versions are to the general path.
-pub(super) fn solid_facts(latent: LatentFormat, channels: usize, context: usize) -> ModelFacts {
+pub(super) fn solid_facts(
+    latent: LatentFormat,
+    [channels, context, dim]: [usize; 3],
+) -> ModelFacts {
     ModelFacts {
         latent,
         latent_channels: channels,
@@ -264,7 +268,7 @@ pub(super) fn solid_facts(latent: LatentFormat, channels: usize, context: usize)
         context: Some(context),
         model_channels: None,
         architecture: None,
-        memory_factor: (7, 2),
+        pass: PassMemory::of_places(1, dim, HELD),
         sampling: ModelSampling::flow(1.0, 1.0),
     }
 }
@@ -273,12 +277,6 @@ pub(super) fn solid_facts(latent: LatentFormat, channels: usize, context: usize)
 pub(super) fn picture_conds(width: usize, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
     let mut conds = ModelConds::new();
     let states = args.prompt_of_width(width, file)?;
-    conds.insert("c_crossattn", CondValue::Regular(states.clone()));
+    conds.insert(names::PROMPT, CondValue::Regular(states.clone()));
     Ok(conds)
-}
-
-pub(super) fn bytes(dim: usize, shape: &[usize]) -> u64 {
-    let batch = shape.first().copied().unwrap_or(0) as u64;
-    let tokens = batch.saturating_mul(shape.last().copied().unwrap_or(0) as u64 + 1);
-    tokens.saturating_mul(dim as u64 * HELD * size_of::<f32>() as u64)
 }

@@ -8,10 +8,10 @@ use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, concat_channels};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::Hunyuan3d21Config;
-use super::streams::{EPS, bytes, picture_conds, solid_facts};
+use super::streams::{EPS, PictureConds, picture_conds, solid_facts};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::latent_format;
 use crate::store::Walk;
 use crate::transformer::{
@@ -150,8 +150,7 @@ impl DiffusionNetwork for Hunyuan3d21Network {
     fn facts(config: &Hunyuan3d21Config) -> ModelFacts {
         solid_facts(
             latent_format::HUNYUAN_3D_2_1,
-            config.channels,
-            config.context,
+            [config.channels, config.context, config.dim],
         )
     }
 
@@ -179,10 +178,7 @@ impl DiffusionNetwork for Hunyuan3d21Network {
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
         let (device, dim) = (&self.device, self.config.dim);
         let [b, _, count] = input.x.dims3()?;
-        let Some(context) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("picture", "this model needs one"));
-        };
-        let picture = context.to(device)?;
+        let picture = PictureConds::read(input.conds)?.picture.to(device)?;
         let times: Vec<f32> = input.timesteps.iter().map(|t| 1.0 - t).collect();
         // Sines before cosines.
         let waves = sinusoid(&times, dim)?;
@@ -222,9 +218,5 @@ impl DiffusionNetwork for Hunyuan3d21Network {
 
     fn encode(config: &Hunyuan3d21Config, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         picture_conds(config.context, file, args)
-    }
-
-    fn memory_required(config: &Hunyuan3d21Config, shape: &[usize]) -> u64 {
-        bytes(config.dim, shape)
     }
 }

@@ -9,9 +9,11 @@ use fresco_tensor::{Device, Tensor};
 use super::blocks::{Block, BlockPass, EPS};
 use super::config::{HunyuanDitConfig, PATCH, SIZES, WAVES};
 use super::text::{Pooler, Words};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -33,7 +35,7 @@ const USUAL_SIZE: f64 = 768.0;
 const BASE: f64 = 32.0;
 
 /// Values of a token that a pass holds at its fullest, in widths of the network, without what is kept for later blocks.
-const HELD: u64 = 12;
+const HELD: usize = 12;
 
 /// See the [module](super).
 pub struct HunyuanDitNetwork {
@@ -50,6 +52,17 @@ pub struct HunyuanDitNetwork {
     last_modulation: AdaLn<2>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct HunyuanDitConds<'a> {
+        first: &'a Tensor = names::PROMPT,
+        second: &'a Tensor = SECOND,
+        first_mask: Option<&'a Tensor> = names::MASK,
+        second_mask: Option<&'a Tensor> = SECOND_MASK,
+        sizes: Option<&'a Tensor> = "image_meta_size",
+    }
+}
+
 impl DiffusionNetwork for HunyuanDitNetwork {
     type Config = HunyuanDitConfig;
 
@@ -64,7 +77,7 @@ impl DiffusionNetwork for HunyuanDitNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (13, 10),
+            pass: PassMemory::of_cells(PATCH * PATCH, config.dim, HELD + config.blocks / 2),
             sampling: ModelSampling::discrete_until(Prediction::V, last),
         }
     }
@@ -110,17 +123,14 @@ impl DiffusionNetwork for HunyuanDitNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (config, device, conds) = (&self.config, &self.device, input.conds);
+        let conds = HunyuanDitConds::read(input.conds)?;
+        let (config, device) = (&self.config, &self.device);
         let [_, channels, ..] = input.x.dims4()?;
-        let (Some(first), Some(second)) = (conds.tensor("c_crossattn"), conds.tensor(SECOND))
-        else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
         let (x, places) = self.cells.enter(input.x, device)?;
-        let (first, second) = (first.to(device)?, second.to(device)?);
-        let masks = [conds.tensor("attention_mask"), conds.tensor(SECOND_MASK)];
+        let (first, second) = (conds.first.to(device)?, conds.second.to(device)?);
+        let masks = [conds.first_mask, conds.second_mask];
         let text = self.words.forward([&first, &second], masks)?;
-        let signal = silu(&self.signal(input, &second)?);
+        let signal = silu(&self.signal(input.timesteps, &second, conds.sizes)?);
         let rope = rope(places.grid, config.dim / config.heads)?.to(device)?;
         let pass = BlockPass {
             signal: &signal,
@@ -158,7 +168,7 @@ impl DiffusionNetwork for HunyuanDitNetwork {
         let mut conds = ModelConds::new();
         let tensors = &args.cond.tensors;
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         let wide = |t: &&Tensor| t.rank() == 3 && t.shape()[2] == config.second_context;
         let Some(second) = tensors.get(SECOND).filter(wide) else {
             let reason = format!(
@@ -189,25 +199,17 @@ impl DiffusionNetwork for HunyuanDitNetwork {
         }
         Ok(conds)
     }
-
-    fn memory_required(config: &HunyuanDitConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + 1);
-        let held = HELD + config.blocks as u64 / 2;
-        tokens.saturating_mul(config.dim as u64 * held * size_of::<f32>() as u64)
-    }
 }
 
 impl HunyuanDitNetwork {
     /// The noise level, the prompt in one vector, and the size and the style of the picture where it is told them.
-    fn signal(&self, input: &NetworkInput<'_>, second: &Tensor) -> Result<Tensor> {
-        let (device, items) = (&self.device, input.timesteps.len());
-        let time = self.time.forward(input.timesteps, 1.0, device)?;
+    fn signal(&self, timesteps: &[f32], second: &Tensor, sizes: Option<&Tensor>) -> Result<Tensor> {
+        let (device, items) = (&self.device, timesteps.len());
+        let time = self.time.forward(timesteps, 1.0, device)?;
         let mut told = vec![self.pooler.forward(second)?];
         if self.config.size {
             let usual = [USUAL_SIZE as f32; 4].into_iter().chain([0.0; 2]);
-            let sizes = match input.conds.tensor("image_meta_size") {
+            let sizes = match sizes {
                 Some(sizes) if sizes.len().is_multiple_of(SIZES) && !sizes.is_empty() => {
                     sizes.data().to_vec()
                 }

@@ -6,9 +6,11 @@ use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, silu};
 use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
 use super::config::{KandinskyConfig, PATCH};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -23,7 +25,7 @@ use crate::transformer::{
 const EPS: f32 = 1e-5;
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 14;
+const HELD: usize = 14;
 
 fn attention(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Attention> {
     // The reference leaves it at the smallest difference that its numbers have.
@@ -146,6 +148,15 @@ pub struct KandinskyNetwork {
     last_modulation: AdaLn<2>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct KandinskyConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        pooled: &'a Tensor = names::POOLED,
+        beginning: Option<&'a Tensor> = BEGINNING,
+    }
+}
+
 impl DiffusionNetwork for KandinskyNetwork {
     type Config = KandinskyConfig;
 
@@ -164,7 +175,7 @@ impl DiffusionNetwork for KandinskyNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (125, 100),
+            pass: PassMemory::of_cells(PATCH * PATCH, config.dim, HELD),
             sampling: ModelSampling::flow(if moves { 10.0 } else { 3.0 }, 1000.0),
         }
     }
@@ -207,6 +218,7 @@ impl DiffusionNetwork for KandinskyNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = KandinskyConds::read(input.conds)?;
         let (hooks, device) = (input.hooks, &self.device);
         // A picture is a film of one frame.
         let still = input.x.rank() == 4;
@@ -215,7 +227,7 @@ impl DiffusionNetwork for KandinskyNetwork {
         } else {
             input.x.clone()
         };
-        if let Some(given) = input.conds.tensor(BEGINNING) {
+        if let Some(given) = conds.beginning {
             let fits = given.rank() == 5
                 && given.shape()[3..] == film.shape()[3..]
                 && given.dim(0)? == film.dim(0)?;
@@ -233,13 +245,8 @@ impl DiffusionNetwork for KandinskyNetwork {
             let reason = format!("{:?} is not the shape of a film", film.shape());
             return Err(ModelError::invalid("latent", reason));
         };
-        let (Some(prompt), Some(pooled)) =
-            (input.conds.tensor("c_crossattn"), input.conds.tensor("y"))
-        else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
-        let signal = silu(&self.time(input.timesteps, pooled)?);
-        let text = self.text.forward(&prompt.to(device)?)?;
+        let signal = silu(&self.time(input.timesteps, conds.pooled)?);
+        let text = self.text.forward(&conds.prompt.to(device)?)?;
         let mut text = self.text_norm.forward(&text)?;
         let count: Vec<f64> = (0..text.dim(1)?).map(|i| i as f64).collect();
         let config = &self.config;
@@ -278,9 +285,9 @@ impl DiffusionNetwork for KandinskyNetwork {
     fn encode(config: &KandinskyConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         let pooled = args.pooled_of_width(config.pooled, file)?;
-        conds.insert("y", CondValue::Regular(pooled.clone()));
+        conds.insert(names::POOLED, CondValue::Regular(pooled.clone()));
         if !config.moves() {
             return Ok(conds);
         }
@@ -291,7 +298,7 @@ impl DiffusionNetwork for KandinskyNetwork {
             );
             return Err(ModelError::unsupported(file, reason));
         }
-        conds.insert("c_concat", CondValue::NoiseShape(beside(args)?));
+        conds.insert(names::BESIDE, CondValue::NoiseShape(beside(args)?));
         if let Some(given) = args.cond.tensors.get(BEGINNING) {
             let format = Self::facts(config).latent;
             if given.rank() != 5 || given.dim(1)? != config.channels {
@@ -306,13 +313,6 @@ impl DiffusionNetwork for KandinskyNetwork {
             conds.insert(BEGINNING, CondValue::Regular(format.process_in(given)?));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &KandinskyConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + 1);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
     }
 }
 

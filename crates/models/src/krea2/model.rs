@@ -7,11 +7,13 @@ use fresco_tensor::{Device, Tensor};
 
 use super::blocks::Block;
 use super::config::{KreaConfig, PATCH};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
@@ -21,10 +23,10 @@ use crate::transformer::{
 };
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 14;
+const HELD: usize = 14;
 
 /// Tokens of a prompt that memory is counted with.
-const PROMPT: u64 = 512;
+const PROMPT: usize = 512;
 
 /// A prompt's states become one vector for each token.
 struct TextFusion {
@@ -86,6 +88,14 @@ pub struct KreaNetwork {
     last_norm: LessOneNorm,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct KreaConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        mask: Option<&'a Tensor> = names::MASK,
+    }
+}
+
 impl DiffusionNetwork for KreaNetwork {
     type Config = KreaConfig;
 
@@ -99,7 +109,7 @@ impl DiffusionNetwork for KreaNetwork {
             context: Some(config.context()),
             model_channels: None,
             architecture: None,
-            memory_factor: (22, 10),
+            pass: PassMemory::of_cells(PATCH * PATCH, config.block.dim, HELD).with_prompt(PROMPT),
             sampling: ModelSampling::exponential_flow(1.15),
         }
     }
@@ -136,14 +146,13 @@ impl DiffusionNetwork for KreaNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = KreaConds::read(input.conds)?;
         let device = &self.device;
-        let Some(prompt) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+        let prompt = conds.prompt;
         let states = self.states(prompt)?;
         let (tokens, places) = self.cells.enter(input.x, device)?;
         let (count, cells) = (states.dim(1)?, tokens.dim(1)?);
-        let mask = input.conds.tensor("attention_mask");
+        let mask = conds.mask;
         let text_mask = TokenMask::new(mask, 0, device)?;
         let mask = TokenMask::new(mask, cells, device)?;
         let text = self.text.forward(&states.to(device)?, text_mask.mask())?;
@@ -177,20 +186,12 @@ impl DiffusionNetwork for KreaNetwork {
             }
             _ => args.prompt_of_width(config.context(), file)?.clone(),
         };
-        conds.insert("c_crossattn", CondValue::Regular(tokens));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens));
         let mask = args.cond.tensors.get("attention_mask");
         if let Some(mask) = mask.filter(|mask| hides(mask)) {
-            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+            conds.insert(names::MASK, CondValue::Regular(mask.clone()));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &KreaConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + PROMPT);
-        let each = config.block.dim as u64 * HELD * size_of::<f32>() as u64;
-        tokens.saturating_mul(each)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::denoise::PassMemory;
 use crate::error::Result;
 use crate::store::WeightStore;
 use crate::transformer::Shapes;
@@ -187,13 +188,11 @@ impl Ltx2Config {
         }
     }
 
-    /// Bytes that a pass over latents of this shape takes, roughly.
-    pub fn memory_required(&self, shape: &[usize]) -> u64 {
+    /// What a pass takes.
+    pub(crate) fn pass(&self) -> PassMemory {
         /// Values of a token that a pass holds at its fullest, in widths of the network.
-        const HELD: u64 = 20;
-        let values: u64 = shape.iter().map(|n| *n as u64).product();
-        let tokens = values / self.video.channels.max(1) as u64 + 1;
-        tokens.saturating_mul(self.video.dim as u64 * HELD * size_of::<f32>() as u64)
+        const HELD: usize = 20;
+        PassMemory::of_values(self.video.channels, self.video.dim, HELD)
     }
 }
 

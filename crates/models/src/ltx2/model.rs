@@ -13,10 +13,11 @@ use super::layers::{
 };
 use super::positions::{self, kept_tokens, of_pictures, of_sound};
 use super::voice::{VOICE, WithoutVoice};
+use crate::conds;
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
-    BesideLatent, CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts,
-    NetworkInput, pack_parts, unpack_parts,
+    BesideLatent, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    names, pack_parts, unpack_parts,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -264,6 +265,18 @@ pub struct Ltx2Network {
 /// Prompts that are remembered.
 const REMEMBERED: usize = 4;
 
+conds! {
+    /// What the network is told besides the latent.
+    struct Ltx2Conds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        mask: Option<&'a Tensor> = names::MASK,
+        known: Option<&'a Tensor> = KNOWN,
+        keyframes: Option<&'a Tensor> = KEYFRAMES,
+        voice: Option<&'a Tensor> = VOICE,
+        rate: Option<f64> = RATE,
+    }
+}
+
 impl DiffusionNetwork for Ltx2Network {
     type Config = Ltx2Config;
 
@@ -277,7 +290,7 @@ impl DiffusionNetwork for Ltx2Network {
             context: Some(config.prompt_width()),
             model_channels: None,
             architecture: None,
-            memory_factor: (77, 1000),
+            pass: config.pass(),
             sampling: ModelSampling::exponential_flow(2.37),
         }
     }
@@ -305,7 +318,7 @@ impl DiffusionNetwork for Ltx2Network {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let conds = input.conds;
+        let conds = Ltx2Conds::read(input.conds)?;
         let shapes = input.hooks.parts.as_deref();
         let split = |x: &Tensor| -> Result<(Tensor, Option<Tensor>)> {
             let Some(shapes) = shapes else {
@@ -318,7 +331,7 @@ impl DiffusionNetwork for Ltx2Network {
             Ok((video, parts.next()))
         };
         let (video, sound) = split(input.x)?;
-        let known = conds.tensor(KNOWN).map(&split).transpose()?;
+        let known = conds.known.map(&split).transpose()?;
         let (known_video, known_sound) = known.map_or((None, None), |(v, s)| (Some(v), s));
         let scale = self.config.scale;
         let alone: Vec<f32> = input.timesteps.iter().map(|t| t * scale).collect();
@@ -329,7 +342,7 @@ impl DiffusionNetwork for Ltx2Network {
         let (tokens, grid) = video_to_tokens(&video, 1, PatchOrder::ChannelFirst)?;
         let sounds = sound.as_ref().map(|sound| self.sound_tokens(sound));
         let sounds = sounds.transpose()?;
-        let keys = conds.tensor(KEYFRAMES);
+        let keys = conds.keyframes;
         let kept = kept_tokens(tokens.dim(1)?, keys)?;
         let levels = match &known_video {
             Some(mask) => by_token(&alone, mask, video.shape(), grid[1] * grid[2])?,
@@ -344,7 +357,7 @@ impl DiffusionNetwork for Ltx2Network {
             _ => alone.clone(),
         };
         // A voice to be like comes before the sound, and has no noise.
-        let voice = conds.tensor(VOICE);
+        let voice = conds.voice;
         let voice = voice.filter(|_| input.hooks.beside::<WithoutVoice>().next().is_none());
         let (mut sounds, mut earlier) = (sounds, 0);
         if let (Some(own), Some(voice)) = (&sounds, voice) {
@@ -354,12 +367,12 @@ impl DiffusionNetwork for Ltx2Network {
             sound_levels = after_quiet(&sound_levels, b, n, earlier)?;
             sounds = Some(Tensor::cat(&[&voice, own], 1)?);
         }
-        let (text, mask) = self.text(conds)?;
+        let (text, mask) = self.text(&conds)?;
         let marks = match keys {
             Some(keys) if self.mark.is_some() => Some(last_marked(tokens.dim(1)?, keys.dim(2)?)?),
             _ => None,
         };
-        let rate = conds.number(RATE).unwrap_or(FRAME_RATE) as f32;
+        let rate = conds.rate.unwrap_or(FRAME_RATE) as f32;
         let pass = Ltx2Tokens {
             video: &tokens,
             grid,
@@ -400,9 +413,9 @@ impl DiffusionNetwork for Ltx2Network {
         let mut conds = ModelConds::new();
         let tensors = &args.cond.tensors;
         let tokens = args.prompt_of_width(config.prompt_width(), file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         if let Some(mask) = tensors.get("attention_mask").filter(|mask| hides(mask)) {
-            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+            conds.insert(names::MASK, CondValue::Regular(mask.clone()));
         }
         let rate = args.cond.numbers.get(RATE).copied();
         conds.insert(RATE, CondValue::Constant(rate.unwrap_or(FRAME_RATE)));
@@ -416,10 +429,6 @@ impl DiffusionNetwork for Ltx2Network {
             conds.insert(KNOWN, CondValue::NoiseShape(mask.clone()));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &Ltx2Config, shape: &[usize]) -> u64 {
-        config.memory_required(shape)
     }
 
     fn rest(&self) {
@@ -549,11 +558,9 @@ impl Ltx2Network {
     }
 
     /// The prompts of both streams, and which of their words are seen.
-    fn text(&self, conds: &CallConds) -> Result<([Tensor; 2], Option<Tensor>)> {
-        let Some(prompt) = conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
-        let mask = conds.tensor("attention_mask");
+    fn text(&self, conds: &Ltx2Conds<'_>) -> Result<([Tensor; 2], Option<Tensor>)> {
+        let prompt = conds.prompt;
+        let mask = conds.mask;
         let Some(connectors) = &self.connectors else {
             let (video, sound) = (self.config.video.context, self.config.sound.context);
             let text = [part(prompt, 0, video)?, part(prompt, video, sound)?];

@@ -131,7 +131,7 @@ impl UpscalerConfig for UpsamplerConfig {
         self.channels
     }
 
-    fn memory_required(&self, shape: &[usize]) -> u64 {
+    fn pass_bytes(&self, shape: &[usize]) -> u64 {
         let (times, _) = self.scale();
         let values: usize = shape.iter().product();
         let cells = (values / self.channels.max(1) * times * times) as u64;

@@ -7,9 +7,10 @@ use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, modulate, silu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::LtxvConfig;
+use crate::conds;
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
-    CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -115,6 +116,17 @@ pub struct LtxvNetwork {
     last_modulation: AdaLn<2>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct LtxvConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        mask: Option<&'a Tensor> = names::MASK,
+        known: Option<&'a Tensor> = KNOWN,
+        keyframes: Option<&'a Tensor> = KEYFRAMES,
+        rate: Option<f64> = RATE,
+    }
+}
+
 impl DiffusionNetwork for LtxvNetwork {
     type Config = LtxvConfig;
 
@@ -128,8 +140,7 @@ impl DiffusionNetwork for LtxvNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            // 5.5 for a width of 2048.
-            memory_factor: (11 * config.dim as u64, 2 * 2048),
+            pass: config.pass(),
             sampling: ModelSampling::exponential_flow(2.37),
         }
     }
@@ -165,7 +176,7 @@ impl DiffusionNetwork for LtxvNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let levels = match input.conds.tensor(KNOWN) {
+        let levels = match LtxvConds::read(input.conds)?.known {
             Some(mask) => by_token(input.timesteps, mask, input.x.shape())?,
             None => input.timesteps.to_vec(),
         };
@@ -176,9 +187,9 @@ impl DiffusionNetwork for LtxvNetwork {
         let mut conds = ModelConds::new();
         let tensors = &args.cond.tensors;
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         if let Some(mask) = tensors.get("attention_mask").filter(|mask| hides(mask)) {
-            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+            conds.insert(names::MASK, CondValue::Regular(mask.clone()));
         }
         let rate = args.cond.numbers.get(RATE).copied();
         conds.insert(RATE, CondValue::Constant(rate.unwrap_or(FRAME_RATE)));
@@ -191,10 +202,6 @@ impl DiffusionNetwork for LtxvNetwork {
             conds.insert(KNOWN, CondValue::NoiseShape(mask));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &LtxvConfig, shape: &[usize]) -> u64 {
-        config.memory_required(shape)
     }
 
     fn sees_known_clean(_: &LtxvConfig) -> bool {
@@ -226,21 +233,20 @@ impl LtxvNetwork {
         conds: &CallConds,
         hooks: &Hooks,
     ) -> Result<Tensor> {
+        let conds = LtxvConds::read(conds)?;
         let original = x.shape();
         let &[b, _, _, _, _] = original else {
             let reason = format!("{original:?} is not the shape of a video");
             return Err(ModelError::invalid("latent", reason));
         };
-        let Some(prompt) = conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+        let prompt = conds.prompt;
         let device = &self.device;
         let (x, places) = self.cells.enter(x, device)?;
         let grid = places.grid;
         let level = self.level(levels, [b, x.dim(1)?, self.config.dim], grid)?;
-        let rope = self.rope(grid, conds)?;
+        let rope = self.rope(grid, &conds)?;
         let text = self.text.forward(&prompt.to(device)?)?;
-        let mask = TokenMask::new(conds.tensor("attention_mask"), 0, device)?;
+        let mask = TokenMask::new(conds.mask, 0, device)?;
         let (kind, heads, at) = (BlockKind::DOUBLE, self.config.heads, (hooks, original));
         let blocks = Blocks::of(kind, self.blocks.len(), heads, grid, at).with_shape(level.joined);
         let both = (x.reshape(level.apart)?, text);
@@ -289,7 +295,7 @@ impl LtxvNetwork {
     }
 
     /// Angles of all channels. Those beyond what three axes share stay.
-    fn rope(&self, [frames, rows, columns]: TokenGrid, conds: &CallConds) -> Result<Rope> {
+    fn rope(&self, [frames, rows, columns]: TokenGrid, conds: &LtxvConds<'_>) -> Result<Rope> {
         let config = &self.config;
         let mut places = Vec::with_capacity(frames * rows * columns);
         for frame in 0..frames {
@@ -303,7 +309,7 @@ impl LtxvNetwork {
                 }
             }
         }
-        if let Some(keys) = conds.tensor(KEYFRAMES) {
+        if let Some(keys) = conds.keyframes {
             let [_, axes, count] = keys.dims3()?;
             let Some(first) = places.len().checked_sub(count).filter(|_| axes == 3) else {
                 let reason = format!("{:?} are no places of the last tokens", keys.shape());
@@ -318,7 +324,7 @@ impl LtxvNetwork {
                 *place = [0, 1, 2].map(|axis| keys[axis * count + at]);
             }
         }
-        let rate = conds.number(RATE).unwrap_or(FRAME_RATE) as f32;
+        let rate = conds.rate.unwrap_or(FRAME_RATE) as f32;
         let each = config.dim / 6;
         let frequency = |k: usize| {
             let exponent = k as f64 / (each.max(2) - 1) as f64;

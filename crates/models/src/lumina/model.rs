@@ -8,11 +8,13 @@ use fresco_tensor::{Device, Tensor};
 use super::blocks::Block;
 use super::config::{LuminaConfig, Modulation, PATCH};
 use super::control::{FunControl, Running};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
@@ -25,10 +27,10 @@ use crate::transformer::{
 const WAVES: usize = 256;
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 14;
+const HELD: usize = 14;
 
 /// Tokens of a prompt that memory is counted with.
-const PROMPT: u64 = 512;
+const PROMPT: usize = 512;
 
 /// Prompts by themselves are refined before they meet the picture.
 const NOISE_REFINER: BlockKind = BlockKind("noise_refiner");
@@ -79,15 +81,24 @@ impl Places {
     }
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct LuminaConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        mask: Option<&'a Tensor> = names::MASK,
+        pooled: Option<&'a Tensor> = "clip_text_pooled",
+    }
+}
+
 impl DiffusionNetwork for NextDit {
     type Config = LuminaConfig;
 
     const WHAT: &'static str = "the transformer";
 
     fn facts(config: &LuminaConfig) -> ModelFacts {
-        let (shift, memory_factor) = match config.block.modulation {
-            Modulation::Plain => (3.0, (2, 1)),
-            Modulation::Activated => (6.0, (14, 10)),
+        let shift = match config.block.modulation {
+            Modulation::Plain => 3.0,
+            Modulation::Activated => 6.0,
         };
         ModelFacts {
             latent: latent_format::FLUX,
@@ -96,7 +107,7 @@ impl DiffusionNetwork for NextDit {
             context: Some(config.caption),
             model_channels: None,
             architecture: None,
-            memory_factor,
+            pass: PassMemory::of_cells(PATCH * PATCH, config.block.dim, HELD).with_prompt(PROMPT),
             sampling: ModelSampling::flow(shift, 1.0),
         }
     }
@@ -152,12 +163,10 @@ impl DiffusionNetwork for NextDit {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let (hooks, conds) = (input.hooks, input.conds);
+        let (hooks, conds) = (input.hooks, LuminaConds::read(input.conds)?);
         let shape = input.x.dims4()?;
-        let Some(prompt) = conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
-        let time = self.time(input.timesteps, conds.tensor("clip_text_pooled"))?;
+        let prompt = conds.prompt;
+        let time = self.time(input.timesteps, conds.pooled)?;
         let signal = match self.config.block.modulation {
             Modulation::Plain => time.clone(),
             Modulation::Activated => silu(&time),
@@ -177,7 +186,7 @@ impl DiffusionNetwork for NextDit {
         );
         // Tokens that fill up are seen.
         let filled = places.caption.saturating_sub(prompt.dim(1)?);
-        let mask = TokenMask::new(conds.tensor("attention_mask"), filled, &self.device)?;
+        let mask = TokenMask::new(conds.mask, filled, &self.device)?;
         for block in &self.context_refiner {
             hooks.check()?;
             caption = block.forward(caption, mask.mask(), &prompt_rope, &signal)?;
@@ -227,10 +236,10 @@ impl DiffusionNetwork for NextDit {
     fn encode(config: &LuminaConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.caption, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         let mask = args.cond.tensors.get("attention_mask");
         if let Some(mask) = mask.filter(|mask| hides(mask)) {
-            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+            conds.insert(names::MASK, CondValue::Regular(mask.clone()));
         }
         if let (Some(width), Some(pooled)) = (config.pooled, &args.cond.pooled)
             && pooled.shape().last() == Some(&width)
@@ -238,14 +247,6 @@ impl DiffusionNetwork for NextDit {
             conds.insert("clip_text_pooled", CondValue::Regular(pooled.clone()));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &LuminaConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + PROMPT);
-        let each = config.block.dim as u64 * HELD * size_of::<f32>() as u64;
-        tokens.saturating_mul(each)
     }
 }
 

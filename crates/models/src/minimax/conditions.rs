@@ -4,9 +4,10 @@ use fresco_tensor::{Generator, Tensor};
 
 use super::config::{MiniMaxConfig, PATCH};
 use super::model::{MiniMaxNetwork, Segment, Sequence, Tokens};
+use crate::conds;
 use crate::denoise::{
     BesideLatent, BesideShift, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts,
-    NetworkInput, pack_parts, unpack_parts,
+    NetworkInput, names, pack_parts, unpack_parts,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -196,6 +197,16 @@ const SOUND: usize = 1;
 const KEPT: usize = 2;
 const KEPT_SOUND: usize = 3;
 
+conds! {
+    /// What the network is told besides the latent.
+    struct MiniMaxConds<'a> {
+        words: &'a Tensor = names::PROMPT,
+        tags: Option<&'a Tensor> = TAGS,
+        latents: &'a [Tensor] = LATENTS,
+        kinds: Option<&'a str> = KINDS,
+    }
+}
+
 impl DiffusionNetwork for MiniMaxNetwork {
     type Config = MiniMaxConfig;
 
@@ -209,7 +220,7 @@ impl DiffusionNetwork for MiniMaxNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (17, 100),
+            pass: config.pass(),
             sampling: ModelSampling::flow(SHIFT.first, 1000.0),
         }
     }
@@ -244,7 +255,7 @@ impl DiffusionNetwork for MiniMaxNetwork {
     fn encode(config: &MiniMaxConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         if let Some(tags) = args.cond.tensors.get(TAGS) {
             conds.insert(TAGS, CondValue::Regular(tags.clone()));
         }
@@ -255,10 +266,6 @@ impl DiffusionNetwork for MiniMaxNetwork {
             conds.insert(KINDS, CondValue::Word(kinds.clone()));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &MiniMaxConfig, shape: &[usize]) -> u64 {
-        config.memory_required(shape)
     }
 
     fn beside(config: &MiniMaxConfig) -> Option<BesideLatent> {
@@ -282,10 +289,8 @@ impl MiniMaxNetwork {
         item: usize,
         input: &NetworkInput<'_>,
     ) -> Result<[Tensor; 2]> {
-        let conds = input.conds;
-        let Some(words) = conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+        let conds = MiniMaxConds::read(input.conds)?;
+        let words = conds.words;
         let words = words.narrow(0, item, 1)?;
         let shift = input.hooks.beside::<BesideShift>().last();
         let shift = shift.copied().unwrap_or(SHIFT);
@@ -308,7 +313,7 @@ impl MiniMaxNetwork {
         let count = words.dim(1)?;
         let places = (0..count).map(|i| [i as f64, 0.0, 0.0]).collect();
         build.add(Tokens::Words, places, VIDEO);
-        if let Some(tags) = conds.tensor(TAGS) {
+        if let Some(tags) = conds.tags {
             let tags = tags.narrow(0, item.min(tags.dim(0)? - 1), 1)?;
             for (tag, own) in build.tags.iter_mut().zip(tags.data()) {
                 *tag = usize::from(*own != 0.0);
@@ -316,7 +321,8 @@ impl MiniMaxNetwork {
         }
         let target = grid(video)?;
         let mut from = count as f64;
-        given(&mut build, &mut from, &target, item, input)?;
+        let seed = input.hooks.seed;
+        given(&mut build, &mut from, &target, (item, seed), &conds)?;
         build.add(Tokens::Sound, ears(&sound, &target[1], from)?, SOUND);
         build.sound.push(sound_tokens(&sound)?);
         let (places, _) = frames(&target, video.dim(2)?, from);
@@ -359,11 +365,11 @@ fn given(
     build: &mut Build,
     from: &mut f64,
     target: &[Vec<f64>; 2],
-    item: usize,
-    input: &NetworkInput<'_>,
+    (item, seed): (usize, u64),
+    conds: &MiniMaxConds<'_>,
 ) -> Result<()> {
-    let latents = input.conds.list(LATENTS);
-    let words = input.conds.word(KINDS).unwrap_or_default();
+    let latents = conds.latents;
+    let words = conds.kinds.unwrap_or_default();
     let kinds: Option<Vec<Kind>> = words.split_whitespace().map(Kind::parse).collect();
     let kinds = kinds.filter(|kinds| kinds.len() == latents.len());
     let Some(kinds) = kinds else {
@@ -373,7 +379,7 @@ fn given(
     // Given pictures are told to be almost clean, so a little noise is put in, always the same.
     let kept = |latent: &Tensor| -> Result<Tensor> {
         let latent = latent.narrow(0, item.min(latent.dim(0)? - 1), 1)?;
-        let noise = Generator::new(input.hooks.seed).randn(latent.shape())?;
+        let noise = Generator::new(seed).randn(latent.shape())?;
         let noise = noise.mul_scalar(1.0 - GIVEN);
         Ok(latent.mul_scalar(GIVEN).add(&noise)?)
     };

@@ -1,5 +1,6 @@
 //! The shape of a network, read from keys and shapes.
 
+use crate::denoise::PassMemory;
 use crate::error::Result;
 use crate::store::WeightStore;
 use crate::transformer::Shapes;
@@ -96,12 +97,10 @@ impl MiniMaxConfig {
         })
     }
 
-    /// Bytes that a pass over latents of this shape takes, roughly.
-    pub fn memory_required(&self, shape: &[usize]) -> u64 {
+    /// What a pass takes.
+    pub(crate) fn pass(&self) -> PassMemory {
         /// Values of a token that a pass holds at its fullest, in widths of the network.
-        const HELD: u64 = 16;
-        let values: u64 = shape.iter().map(|n| *n as u64).product();
-        let each = (self.channels * PATCH * PATCH).max(1) as u64;
-        (values / each + 1).saturating_mul(self.dim as u64 * HELD * 4)
+        const HELD: usize = 16;
+        PassMemory::of_values(self.channels * PATCH * PATCH, self.dim, HELD)
     }
 }

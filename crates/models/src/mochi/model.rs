@@ -8,11 +8,13 @@ use fresco_tensor::nn::{
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::{MochiBlock, MochiConfig};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
-use crate::error::{ModelError, Result};
+use crate::error::Result;
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
@@ -26,7 +28,7 @@ const HEAD_EPS: f32 = 1e-5;
 /// Tokens of a frame that positions were made for.
 const AREA: f64 = 36_864.0;
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 16;
+const HELD: usize = 16;
 
 /// One vector of a prompt: its mean looks at its tokens.
 struct Pool {
@@ -208,6 +210,15 @@ pub struct MochiNetwork {
     last_modulation: AdaLn<2>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct MochiConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        mask: Option<&'a Tensor> = names::MASK,
+        count: Option<f64> = COUNT,
+    }
+}
+
 impl DiffusionNetwork for MochiNetwork {
     type Config = MochiConfig;
 
@@ -221,7 +232,7 @@ impl DiffusionNetwork for MochiNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (2, 1),
+            pass: PassMemory::of_cells(config.patch * config.patch, config.dim, HELD),
             sampling: ModelSampling::flow(6.0, 1.0),
         }
     }
@@ -256,15 +267,14 @@ impl DiffusionNetwork for MochiNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = MochiConds::read(input.conds)?;
         let (device, config) = (&self.device, &self.config);
-        let Some(prompt) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+        let prompt = conds.prompt;
         let words = prompt.dim(1)?;
-        let count = input.conds.number(COUNT).map_or(words, |n| n as usize);
+        let count = conds.count.map_or(words, |n| n as usize);
         let count = count.clamp(1, words);
         let levels: Vec<f32> = input.timesteps.iter().map(|t| 1.0 - t).collect();
-        let mask = input.conds.tensor("attention_mask");
+        let mask = conds.mask;
         let pooled = self.pool.forward(prompt, mask, device)?;
         let time = self.time.forward(&levels, 1000.0, device)?;
         let signal = silu(&time.add(&pooled)?);
@@ -284,22 +294,15 @@ impl DiffusionNetwork for MochiNetwork {
     fn encode(config: &MochiConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         let mask = args.cond.tensors.get("attention_mask");
         let count = tokens.dim(0)? * tokens.dim(1)?;
         if let Some(mask) = mask.filter(|mask| mask.len() == count) {
             let count: f32 = mask.data().iter().sum();
-            conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+            conds.insert(names::MASK, CondValue::Regular(mask.clone()));
             conds.insert(COUNT, CondValue::Constant(f64::from(count.max(1.0))));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &MochiConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (config.patch * config.patch) as u64 + 1);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
     }
 }
 

@@ -7,9 +7,11 @@ use fresco_tensor::{Device, Tensor};
 
 use super::blocks::{Block, EPS};
 use super::config::{OmniGenConfig, PATCH};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -24,10 +26,10 @@ use crate::transformer::{
 const WAVES: usize = 256;
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 16;
+const HELD: usize = 16;
 
 /// Tokens of a prompt that memory is counted with.
-const PROMPT: u64 = 512;
+const PROMPT: usize = 512;
 
 pub struct OmniGenNetwork {
     device: Device,
@@ -68,6 +70,16 @@ impl Positions {
     }
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct OmniGenConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        mask: Option<&'a Tensor> = names::MASK,
+        shown: Option<f64> = "num_tokens",
+        references: &'a [Tensor] = names::REFERENCES,
+    }
+}
+
 impl DiffusionNetwork for OmniGenNetwork {
     type Config = OmniGenConfig;
 
@@ -81,7 +93,7 @@ impl DiffusionNetwork for OmniGenNetwork {
             context: Some(config.caption),
             model_channels: None,
             architecture: None,
-            memory_factor: (195, 100),
+            pass: PassMemory::of_cells(PATCH * PATCH, config.dim, HELD).with_prompt(PROMPT),
             sampling: ModelSampling::flow(2.6, 1.0),
         }
     }
@@ -124,17 +136,16 @@ impl DiffusionNetwork for OmniGenNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = OmniGenConds::read(input.conds)?;
         let hooks = input.hooks;
-        let Some(prompt) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+        let prompt = conds.prompt;
         let normed = self.caption_norm.forward(&prompt.to(&self.device)?)?;
         let mut caption = self.caption.forward(&normed)?;
         let count = caption.dim(1)?;
-        let shown = input.conds.number("num_tokens").unwrap_or(count as f64);
+        let shown = conds.shown.unwrap_or(count as f64);
         let mut positions = Positions::new(count);
         positions.next = shown;
-        let mut references = self.references(input.conds.list("ref_latents"), &mut positions)?;
+        let mut references = self.references(conds.references, &mut positions)?;
         let beside = references.as_ref().map_or(Ok(0), |tokens| tokens.dim(1))?;
         let (mut picture, places) = self.cells.enter(input.x, &self.device)?;
         positions.picture(places.grid);
@@ -144,7 +155,7 @@ impl DiffusionNetwork for OmniGenNetwork {
 
         let levels: Vec<f32> = input.timesteps.iter().map(|t| 1.0 - t).collect();
         let signal = silu(&self.time.forward(&levels, 1000.0, &self.device)?);
-        let mask = TokenMask::new(input.conds.tensor("attention_mask"), 0, &self.device)?;
+        let mask = TokenMask::new(conds.mask, 0, &self.device)?;
         let own = rope.narrow(0, count)?;
         for block in &self.context_refiner {
             hooks.check()?;
@@ -187,13 +198,13 @@ impl DiffusionNetwork for OmniGenNetwork {
     fn encode(config: &OmniGenConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.caption, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         if let Some(mask) = args.cond.tensors.get("attention_mask") {
             let shown = mask.data().iter().filter(|v| **v != 0.0).count();
             let shown = shown / mask.dim(0)?.max(1);
             conds.insert("num_tokens", CondValue::Constant(shown.max(1) as f64));
             if hides(mask) {
-                conds.insert("attention_mask", CondValue::Regular(mask.clone()));
+                conds.insert(names::MASK, CondValue::Regular(mask.clone()));
             }
         }
         if let Some(list) = args.cond.lists.get("reference_latents") {
@@ -215,16 +226,9 @@ impl DiffusionNetwork for OmniGenNetwork {
                 }
                 latents.push(latent_format::FLUX.process_in(latent)?);
             }
-            conds.insert("ref_latents", CondValue::List(latents));
+            conds.insert(names::REFERENCES, CondValue::List(latents));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &OmniGenConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + PROMPT);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
     }
 }
 

@@ -6,9 +6,11 @@ use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, silu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::{BASE, PATCH, PixArtConfig};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -25,7 +27,7 @@ const EPS: f32 = 1e-6;
 const WAVES: usize = 256;
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 12;
+const HELD: usize = 12;
 
 struct Block {
     modulation: AdaLn<6>,
@@ -91,6 +93,15 @@ pub struct PixArtNetwork {
     last_modulation: AdaLn<2>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct PixArtConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        size: Option<&'a Tensor> = "c_size",
+        ratio: Option<&'a Tensor> = "c_ar",
+    }
+}
+
 impl DiffusionNetwork for PixArtNetwork {
     type Config = PixArtConfig;
 
@@ -107,7 +118,7 @@ impl DiffusionNetwork for PixArtNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (5, 10),
+            pass: PassMemory::of_cells(PATCH * PATCH, config.dim, HELD),
             sampling: ModelSampling::even_betas(Prediction::Eps, 1e-4, 0.02),
         }
     }
@@ -152,16 +163,15 @@ impl DiffusionNetwork for PixArtNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = PixArtConds::read(input.conds)?;
         let device = &self.device;
         let [items, channels, height, width] = input.x.dims4()?;
-        let Some(prompt) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+        let prompt = conds.prompt;
         let (tokens, cells) = self.cells.enter(input.x, device)?;
         let [_, rows, columns] = cells.grid;
         let places = self.places((rows, columns), (height, width))?;
         let x = tokens.add(&places.to(device)?)?;
-        let time = self.time(input, (height, width), items)?;
+        let time = self.time(input.timesteps, &conds, (height, width), items)?;
         let parts = self.time_block.forward(&silu(&time))?;
         let prompt = self.prompt.forward(&prompt.to(device)?)?;
         let (kind, count) = (BlockKind::DOUBLE, self.blocks.len());
@@ -180,7 +190,7 @@ impl DiffusionNetwork for PixArtNetwork {
     fn encode(config: &PixArtConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::CrossAttn(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::CrossAttn(tokens.clone()));
         let number = |name: &str| args.cond.numbers.get(name).copied();
         if let (Some(_), Some(width), Some(height)) =
             (config.size, number("width"), number("height"))
@@ -193,46 +203,41 @@ impl DiffusionNetwork for PixArtNetwork {
         }
         Ok(conds)
     }
-
-    fn memory_required(config: &PixArtConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / (PATCH * PATCH) as u64 + 1);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
-    }
 }
 
 impl PixArtNetwork {
     /// The noise level, and the size of the picture where the network is told.
     fn time(
         &self,
-        input: &NetworkInput<'_>,
+        timesteps: &[f32],
+        conds: &PixArtConds<'_>,
         (height, width): (usize, usize),
         items: usize,
     ) -> Result<Tensor> {
-        let time = self.time.forward(input.timesteps, 1.0, &self.device)?;
+        let time = self.time.forward(timesteps, 1.0, &self.device)?;
         let Some([size, ratio]) = &self.sizes else {
             return Ok(time);
         };
-        let numbers = |layer: &TimeEmbed, name: &str, usual: &[f32]| -> Result<Tensor> {
-            let given = input.conds.tensor(name).map(Tensor::data);
-            let values =
-                given.filter(|values| !values.is_empty() && values.len() % usual.len() == 0);
-            let values = values.unwrap_or(usual);
-            // The same for all, if it was said for one.
-            let all: Vec<f32> = values
-                .iter()
-                .copied()
-                .cycle()
-                .take(items * usual.len())
-                .collect();
-            let made = layer.forward(&all, 1.0, &self.device)?;
-            let wide = made.dim(1)? * usual.len();
-            Ok(made.reshape([items, wide])?)
-        };
+        let numbers =
+            |layer: &TimeEmbed, given: Option<&Tensor>, usual: &[f32]| -> Result<Tensor> {
+                let given = given.map(Tensor::data);
+                let values =
+                    given.filter(|values| !values.is_empty() && values.len() % usual.len() == 0);
+                let values = values.unwrap_or(usual);
+                // The same for all, if it was said for one.
+                let all: Vec<f32> = values
+                    .iter()
+                    .copied()
+                    .cycle()
+                    .take(items * usual.len())
+                    .collect();
+                let made = layer.forward(&all, 1.0, &self.device)?;
+                let wide = made.dim(1)? * usual.len();
+                Ok(made.reshape([items, wide])?)
+            };
         let (tall, wide) = (height as f32, width as f32);
-        let size = numbers(size, "c_size", &[8.0 * tall, 8.0 * wide])?;
-        let ratio = numbers(ratio, "c_ar", &[tall / wide])?;
+        let size = numbers(size, conds.size, &[8.0 * tall, 8.0 * wide])?;
+        let ratio = numbers(ratio, conds.ratio, &[tall / wide])?;
         Ok(time.add(&Tensor::cat(&[&size, &ratio], 1)?)?)
     }
 

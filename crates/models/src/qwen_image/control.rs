@@ -10,7 +10,7 @@ use super::config::{PATCH, QwenConfig};
 use super::detect::UNITS;
 use super::model::rope;
 use super::tokens::tokens;
-use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
+use crate::control::{ControlConds, ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
@@ -211,10 +211,7 @@ impl ControlNetwork for QwenControl {
         let SeenHint::Map(hint) = input.seen else {
             return Err(ModelError::invalid("control net", "not a control net"));
         };
-        let own = input.conds.tensor("crossattn_controlnet");
-        let context = own.or_else(|| input.conds.tensor("c_crossattn"));
-        let context =
-            context.ok_or_else(|| ModelError::invalid("control net", "there is no prompt"))?;
+        let context = ControlConds::read(input.conds)?.steering_prompt()?;
         self.forward(&ControlInputs {
             x: input.x,
             hint: &repeat_to_batch(hint, input.x.dim(0)?)?,

@@ -3,7 +3,7 @@
 use fresco_tensor::Tensor;
 
 use super::config::QwenConfig;
-use crate::denoise::{CondValue, EncodeArgs, ModelConds};
+use crate::denoise::{CondValue, EncodeArgs, ModelConds, names};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 
@@ -12,20 +12,20 @@ pub(super) fn conds(config: &QwenConfig, file: &str, args: &EncodeArgs<'_>) -> R
     let mut conds = ModelConds::new();
     // Positions count, so prompts of other lengths are not repeated to fit.
     let tokens = CondValue::Regular(prompt(config, file, args)?);
-    conds.insert("c_crossattn", tokens);
+    conds.insert(names::PROMPT, tokens);
     // Text that only control nets see.
     if let Some(tokens) = args.cond.tensors.get("cross_attn_controlnet") {
-        conds.insert("crossattn_controlnet", CondValue::Regular(tokens.clone()));
+        conds.insert(names::CONTROL_PROMPT, CondValue::Regular(tokens.clone()));
     }
     if let Some(list) = args.cond.lists.get("reference_latents") {
         let references = list.iter().map(|latent| reference(config, file, latent));
         let references = references.collect::<Result<Vec<_>>>()?;
         if !references.is_empty() {
-            conds.insert("ref_latents", CondValue::List(references));
+            conds.insert(names::REFERENCES, CondValue::List(references));
         }
     }
     if let Some(method) = args.cond.words.get("reference_latents_method") {
-        conds.insert("ref_latents_method", CondValue::Word(method.clone()));
+        conds.insert(names::REFERENCE_METHOD, CondValue::Word(method.clone()));
     }
     Ok(conds)
 }

@@ -12,7 +12,7 @@ use super::blocks::{Block, Trunk, TrunkPass};
 use super::config::{PATCH, QwenConfig, ReferenceMethod, axes};
 use super::model::rope;
 use super::tokens::tokens;
-use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
+use crate::control::{ControlConds, ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
@@ -284,7 +284,7 @@ impl ControlNetwork for FunControl {
         };
         let steered = input.steered;
         let steered = steered.ok_or_else(|| invalid("there is no model to go along with"))?;
-        let context = input.conds.tensor("c_crossattn");
+        let context = ControlConds::read(input.conds)?.prompt;
         let context = context.ok_or_else(|| invalid("there is no prompt"))?;
         let input = FunInputs {
             x: input.x,

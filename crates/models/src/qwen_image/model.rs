@@ -10,8 +10,11 @@ use super::config::{QwenConfig, ReferenceMethod, THETA};
 use super::encode;
 use super::patch::{BlockControl, RunningPatch};
 use super::tokens::{Placement, TokenGrid, latent, place, tokens};
+use crate::conds;
 use crate::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
-use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};
+use crate::denoise::{
+    DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory, names,
+};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
@@ -40,7 +43,7 @@ pub(super) const WHAT: &str = "the transformer";
 
 /// Values per channel of a token that a pass holds at its fullest: the inner channels of the feed-forward part, and what
 /// goes on beside it.
-const HELD: u64 = 16;
+const HELD: usize = 16;
 
 /// The transformer of Qwen-Image.
 pub struct QwenNetwork {
@@ -158,6 +161,15 @@ fn with_references(
     Ok((all, further))
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct QwenConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        references: &'a [Tensor] = names::REFERENCES,
+        method: Option<&'a str> = names::REFERENCE_METHOD,
+    }
+}
+
 impl DiffusionNetwork for QwenNetwork {
     type Config = QwenConfig;
 
@@ -171,7 +183,7 @@ impl DiffusionNetwork for QwenNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (18, 10),
+            pass: PassMemory::of_cells(4, config.width, HELD),
             sampling: ModelSampling::exponential_flow(1.15),
         }
     }
@@ -186,18 +198,13 @@ impl DiffusionNetwork for QwenNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let context = input.conds.tensor("c_crossattn");
-        let context =
-            context.ok_or_else(|| ModelError::invalid("transformer", "there is no prompt"))?;
+        let conds = QwenConds::read(input.conds)?;
         self.predict(&Inputs {
             x: input.x,
             timesteps: input.timesteps,
-            context,
-            references: input.conds.list("ref_latents"),
-            method: input
-                .conds
-                .word("ref_latents_method")
-                .map(ReferenceMethod::by_name),
+            context: conds.prompt,
+            references: conds.references,
+            method: conds.method.map(ReferenceMethod::by_name),
             kind: 0,
             control: input.control,
             hooks: input.hooks,
@@ -206,12 +213,5 @@ impl DiffusionNetwork for QwenNetwork {
 
     fn encode(config: &QwenConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         encode::conds(config, file, args)
-    }
-
-    fn memory_required(config: &QwenConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells.div_ceil(4));
-        tokens.saturating_mul(config.width as u64 * HELD * size_of::<f32>() as u64)
     }
 }

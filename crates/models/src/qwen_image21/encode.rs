@@ -3,7 +3,7 @@
 use fresco_tensor::Tensor;
 
 use super::config::Qwen21Config;
-use crate::denoise::{CondValue, EncodeArgs, ModelConds};
+use crate::denoise::{CondValue, EncodeArgs, ModelConds, names};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 
@@ -30,9 +30,9 @@ pub(super) fn conds(
         _ => (tokens, Vec::new()),
     };
     // Positions count, so prompts of other lengths are not repeated to fit.
-    conds.insert("c_crossattn", CondValue::Regular(tokens));
+    conds.insert(names::PROMPT, CondValue::Regular(tokens));
     if !references.is_empty() {
-        conds.insert("ref_latents", CondValue::List(references));
+        conds.insert(names::REFERENCES, CondValue::List(references));
         let places: Vec<String> = places.iter().map(usize::to_string).collect();
         conds.insert("ref_slots", CondValue::Word(places.join(",").into()));
     }

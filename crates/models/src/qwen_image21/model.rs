@@ -10,8 +10,11 @@ use super::cache::{PrefixCache, PrefixKey, PrefixRows};
 use super::config::{Qwen21Config, THETA};
 use super::encode;
 use super::sequence::{Places, Segment, segments};
+use crate::conds;
 use crate::denoise::hooks::{BlockKind, Hooks};
-use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};
+use crate::denoise::{
+    DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory, names,
+};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
@@ -33,7 +36,7 @@ pub struct Inputs<'a> {
 }
 
 /// Values per channel of a token that a pass holds at its fullest.
-const HELD: u64 = 14;
+const HELD: usize = 14;
 
 /// The transformer of Qwen-Image 2.1.
 pub struct Qwen21Network {
@@ -168,6 +171,15 @@ impl Qwen21Network {
     }
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct Qwen21Conds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        references: &'a [Tensor] = names::REFERENCES,
+        slots: Option<&'a str> = "ref_slots",
+    }
+}
+
 impl DiffusionNetwork for Qwen21Network {
     type Config = Qwen21Config;
 
@@ -181,7 +193,7 @@ impl DiffusionNetwork for Qwen21Network {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (6, 1),
+            pass: PassMemory::of_cells(1, config.width, HELD),
             sampling: ModelSampling::exponential_flow(0.69),
         }
     }
@@ -204,27 +216,18 @@ impl DiffusionNetwork for Qwen21Network {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let context = input.conds.tensor("c_crossattn");
-        let context =
-            context.ok_or_else(|| ModelError::invalid("transformer", "there is no prompt"))?;
+        let conds = Qwen21Conds::read(input.conds)?;
         self.predict(&Inputs {
             x: input.x,
             timesteps: input.timesteps,
-            context,
-            references: input.conds.list("ref_latents"),
-            slots: &encode::slots(input.conds.word("ref_slots"))?,
+            context: conds.prompt,
+            references: conds.references,
+            slots: &encode::slots(conds.slots)?,
             hooks: input.hooks,
         })
     }
 
     fn encode(config: &Qwen21Config, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         encode::conds(config, file, args)
-    }
-
-    fn memory_required(config: &Qwen21Config, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells);
-        tokens.saturating_mul(config.width as u64 * HELD * size_of::<f32>() as u64)
     }
 }

@@ -6,8 +6,10 @@ use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch}
 
 use super::unclip;
 use super::unet::{UNet, UNetConfig, WHAT};
+use crate::conds;
 use crate::denoise::{
     CondValue, Diffusion, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    PassMemory, names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
@@ -81,7 +83,7 @@ const FRAMES: &str = "num_video_frames";
 const NUMBER_WIDTH: usize = 256;
 
 /// Values per cell of the latent and channel of the first level that a pass holds at its fullest, measured with room.
-const HELD: u64 = 32;
+const HELD: usize = 32;
 
 /// A network of this family.
 #[derive(Clone, Debug)]
@@ -131,6 +133,15 @@ impl SdModel {
     }
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct SdConds<'a> {
+        prompt: Option<&'a Tensor> = names::PROMPT,
+        vector: Option<&'a Tensor> = names::POOLED,
+        frames: Option<f64> = FRAMES,
+    }
+}
+
 impl DiffusionNetwork for UNet {
     type Config = SdConfig;
 
@@ -149,11 +160,7 @@ impl DiffusionNetwork for UNet {
                 (Some(1280), Some(2560)) => Some("stable-diffusion-xl-v1-refiner"),
                 _ => None,
             },
-            memory_factor: match (unet.adm, unet.context_dim) {
-                // SDXL, but not its refiner.
-                (Some(_), context) if context != Some(1280) => (8, 10),
-                _ => (1, 1),
-            },
+            pass: PassMemory::of_cells(1, unet.model_channels, HELD),
             sampling: config.sampling.clone(),
         }
     }
@@ -163,22 +170,16 @@ impl DiffusionNetwork for UNet {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let frames = input.conds.number(FRAMES).map(|n| n as usize);
+        let conds = SdConds::read(input.conds)?;
+        let frames = conds.frames.map(|n| n as usize);
         self.forward_films(
             input.x,
             input.timesteps,
-            input.conds.tensor("c_crossattn"),
-            input.conds.tensor("y"),
+            conds.prompt,
+            conds.vector,
             input.control,
             (frames.unwrap_or(input.x.dim(0)?), input.hooks),
         )
-    }
-
-    fn memory_required(config: &SdConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        (batch * cells * config.unet.model_channels as u64)
-            .saturating_mul(HELD * size_of::<f32>() as u64)
     }
 
     fn encode(config: &SdConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -187,13 +188,16 @@ impl DiffusionNetwork for UNet {
         match config.variant {
             Variant::Plain => {}
             Variant::Inpaint => {
-                conds.insert("c_concat", CondValue::NoiseShape(conditions.inpaint(args)?));
+                conds.insert(
+                    names::BESIDE,
+                    CondValue::NoiseShape(conditions.inpaint(args)?),
+                );
             }
             Variant::InstructPix2Pix => {
-                conds.insert("c_concat", CondValue::NoiseShape(conditions.edit(args)?));
+                conds.insert(names::BESIDE, CondValue::NoiseShape(conditions.edit(args)?));
             }
             Variant::Film => {
-                conds.insert("c_concat", CondValue::NoiseShape(conditions.edit(args)?));
+                conds.insert(names::BESIDE, CondValue::NoiseShape(conditions.edit(args)?));
                 let frames = args.noise.dim(0)? as f64;
                 conds.insert(FRAMES, CondValue::Constant(frames));
             }
@@ -214,15 +218,15 @@ impl DiffusionNetwork for UNet {
                     Tensor::from_vec([1, LOTUS_WIDTH], vec![one.sin(), 0.0, one.cos(), 1.0])?
                 }
             };
-            conds.insert("y", CondValue::Regular(vector));
+            conds.insert(names::POOLED, CondValue::Regular(vector));
         }
         if let Some(wanted) = config.unet.context_dim {
             let tokens = args.prompt_of_width(wanted, file)?.clone();
-            conds.insert("c_crossattn", CondValue::CrossAttn(tokens));
+            conds.insert(names::PROMPT, CondValue::CrossAttn(tokens));
         }
         // Text that only control nets see.
         if let Some(tokens) = args.cond.tensors.get("cross_attn_controlnet") {
-            conds.insert("crossattn_controlnet", CondValue::CrossAttn(tokens.clone()));
+            conds.insert(names::CONTROL_PROMPT, CondValue::CrossAttn(tokens.clone()));
         }
         Ok(conds)
     }

@@ -12,7 +12,7 @@ use super::config::{PATCH, Sd3Config};
 use super::detect::UNITS;
 use super::lora;
 use super::model::{WAVES, window};
-use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
+use crate::control::{ControlConds, ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::detect::FileKeys;
 use crate::epilogue::then;
@@ -136,11 +136,6 @@ fn seen_tokens(seen: &SeenHint, x: &Tensor, device: &Device) -> Result<Tensor> {
     Ok(seen.to(device)?)
 }
 
-fn given<'a>(input: &ControlInput<'a>, name: &str, what: &str) -> Result<&'a Tensor> {
-    let found = input.conds.tensor(name);
-    found.ok_or_else(|| ModelError::invalid("conditioning", format!("it has no {what}")))
-}
-
 /// The shape of a net that sees the prompt.
 #[derive(Clone, Debug)]
 pub struct JointNetConfig {
@@ -257,11 +252,7 @@ impl ControlNetwork for JointNet {
 
     fn features(&self, input: &ControlInput<'_>) -> Result<ControlFeatures> {
         let device = &self.device;
-        let own = input.conds.tensor("crossattn_controlnet");
-        let context = match own {
-            Some(own) => own,
-            None => given(input, "c_crossattn", "text")?,
-        };
+        let context = ControlConds::read(input.conds)?.steering_prompt()?;
         let (mut x, size) = spread_tokens(&self.cells, &circular_pad(input.x, PATCH)?.to(device)?)?;
         let places = window(self.config.model.positions, size)?;
         let places = self.places.lookup_on(&places, device)?;
@@ -503,6 +494,9 @@ impl ControlNetwork for PictureNet {
 
     fn features(&self, input: &ControlInput<'_>) -> Result<ControlFeatures> {
         let device = &self.device;
+        let pooled = ControlConds::read(input.conds)?
+            .pooled
+            .ok_or_else(|| ModelError::invalid("conditioning", "it has no pooled text"))?;
         let steered = input.steered.ok_or_else(other_size)?;
         if !steered.has("y_embedder.mlp.0.weight") || !steered.has("x_embedder.proj.weight") {
             return Err(other_size());
@@ -512,7 +506,7 @@ impl ControlNetwork for PictureNet {
         let c = self
             .time
             .forward(&sinusoid(input.timesteps, WAVES)?.to(device)?)?;
-        let y = self.vector(given(input, "y", "pooled text")?, steered)?;
+        let y = self.vector(pooled, steered)?;
         let c = silu(&c.add(&y)?);
         let repeat = self.config.depth.div_ceil(self.blocks.len().max(1));
         let mut out = Vec::new();

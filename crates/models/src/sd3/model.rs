@@ -7,9 +7,11 @@ use fresco_tensor::{Device, Tensor};
 
 use super::blocks::{EPS, JointBlock};
 use super::config::{PATCH, Sd3Config};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format;
@@ -24,7 +26,10 @@ use crate::transformer::{
 pub(crate) const WAVES: usize = 256;
 
 /// Values per token and channel of a token that a pass holds at its fullest, with room.
-const HELD: u64 = 24;
+const HELD: usize = 24;
+
+/// Tokens of a prompt, roughly.
+const PROMPT: usize = 512;
 
 /// See the [module](super).
 pub struct Mmdit {
@@ -91,6 +96,14 @@ impl Mmdit {
     }
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct Sd3Conds<'a> {
+        text: &'a Tensor = names::PROMPT,
+        pooled: &'a Tensor = names::POOLED,
+    }
+}
+
 impl DiffusionNetwork for Mmdit {
     type Config = Sd3Config;
 
@@ -104,7 +117,7 @@ impl DiffusionNetwork for Mmdit {
             context: Some(config.context),
             model_channels: None,
             architecture: Some("stable-diffusion-v3-medium"),
-            memory_factor: (16, 10),
+            pass: PassMemory::of_cells(PATCH * PATCH, config.width, HELD).with_prompt(PROMPT),
             sampling: ModelSampling::flow(3.0, 1000.0),
         }
     }
@@ -146,14 +159,8 @@ impl DiffusionNetwork for Mmdit {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let missing = |what: &str| ModelError::invalid("conditioning", format!("it has no {what}"));
-        let tensor = |name: &str, what: &str| {
-            let found = input.conds.tensor(name);
-            found.ok_or_else(|| missing(what))
-        };
-        let context = tensor("c_crossattn", "text")?;
-        let y = tensor("y", "pooled text")?;
-        Self::forward(self, input, context, y)
+        let Sd3Conds { text, pooled } = Sd3Conds::read(input.conds)?;
+        Self::forward(self, input, text, pooled)
     }
 
     fn encode(config: &Sd3Config, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
@@ -165,7 +172,7 @@ impl DiffusionNetwork for Mmdit {
         match &args.cond.tokens {
             Some(tokens) if tokens.rank() == 3 && wide(tokens) == config.context => {
                 // Tokens are not repeated to join prompts of different lengths: this attention would notice.
-                conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+                conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
             }
             Some(tokens) => {
                 return wrong(format!(
@@ -182,7 +189,7 @@ impl DiffusionNetwork for Mmdit {
         }
         match &args.cond.pooled {
             Some(pooled) if pooled.rank() == 2 && wide(pooled) == config.pooled => {
-                conds.insert("y", CondValue::Regular(pooled.clone()));
+                conds.insert(names::POOLED, CondValue::Regular(pooled.clone()));
             }
             Some(pooled) => {
                 return wrong(format!(
@@ -199,17 +206,9 @@ impl DiffusionNetwork for Mmdit {
         }
         // Text that only control nets see.
         if let Some(tokens) = args.cond.tensors.get("cross_attn_controlnet") {
-            conds.insert("crossattn_controlnet", CondValue::Regular(tokens.clone()));
+            conds.insert(names::CONTROL_PROMPT, CondValue::Regular(tokens.clone()));
         }
         Ok(conds)
-    }
-
-    fn memory_required(config: &Sd3Config, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        // The prompt's tokens are a few hundred.
-        let tokens = cells / (PATCH * PATCH) as u64 + 512;
-        (batch * tokens * config.width as u64).saturating_mul(HELD * size_of::<f32>() as u64)
     }
 }
 

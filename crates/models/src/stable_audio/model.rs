@@ -8,9 +8,11 @@ use fresco_tensor::{Device, Tensor};
 
 use super::config::{HEAD, StableAudioConfig};
 use super::seconds::SecondsEmbedder;
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
@@ -26,7 +28,7 @@ const EPS: f32 = 1e-5;
 /// Latent frames of a second.
 const FRAMES: f64 = 21.53;
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 16;
+const HELD: usize = 16;
 
 /// A norm with a factor for each channel.
 struct Norm {
@@ -107,6 +109,16 @@ pub struct StableAudioNetwork {
     behind: Arc<Linear>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct StableAudioConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        global: Option<&'a Tensor> = "global_embed",
+        start: Option<f64> = "seconds_start",
+        total: Option<f64> = "seconds_total",
+    }
+}
+
 impl DiffusionNetwork for StableAudioNetwork {
     type Config = StableAudioConfig;
 
@@ -120,7 +132,7 @@ impl DiffusionNetwork for StableAudioNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (1, 1),
+            pass: PassMemory::of_places(1, config.dim, HELD),
             sampling: ModelSampling::continuous_v(Prediction::V, 0.03, 500.0),
         }
     }
@@ -169,7 +181,7 @@ impl DiffusionNetwork for StableAudioNetwork {
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
         let (device, config) = (&self.device, &self.config);
         let [b, _, frames] = input.x.dims3()?;
-        let (prompt, global) = self.said(input)?;
+        let (prompt, global) = self.said(&StableAudioConds::read(input.conds)?)?;
         let prompt = self.prompt.forward(&prompt)?;
         let mut waves = Vec::with_capacity(b * 2 * config.waves);
         for t in input.timesteps {
@@ -205,7 +217,7 @@ impl DiffusionNetwork for StableAudioNetwork {
     fn encode(config: &StableAudioConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         let mut conds = ModelConds::new();
         let tokens = args.prompt_of_width(config.context, file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tokens.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tokens.clone()));
         let frames = args.noise.shape().last().copied().unwrap_or(0) as f64;
         let number = |name: &str| args.cond.numbers.get(name).copied();
         let start = number("seconds_start").unwrap_or(0.0);
@@ -214,24 +226,15 @@ impl DiffusionNetwork for StableAudioNetwork {
         conds.insert("seconds_total", CondValue::Constant(total));
         Ok(conds)
     }
-
-    fn memory_required(config: &StableAudioConfig, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let frames = shape.last().copied().unwrap_or(0) as u64;
-        let tokens = batch.saturating_mul(frames + 1);
-        tokens.saturating_mul(config.dim as u64 * HELD * size_of::<f32>() as u64)
-    }
 }
 
 impl StableAudioNetwork {
     /// The prompt with the lengths as tokens, (b, n, c), and the lengths as one, (b, c).
-    fn said(&self, input: &NetworkInput<'_>) -> Result<(Tensor, Tensor)> {
+    fn said(&self, conds: &StableAudioConds<'_>) -> Result<(Tensor, Tensor)> {
         let device = &self.device;
-        let Some(prompt) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+        let prompt = conds.prompt;
         let prompt = prompt.to(device)?;
-        if let Some(global) = input.conds.tensor("global_embed") {
+        if let Some(global) = conds.global {
             return Ok((prompt, global.to(device)?));
         }
         let Some([start, total]) = &self.seconds else {
@@ -240,15 +243,11 @@ impl StableAudioNetwork {
             return Err(ModelError::invalid("model", reason));
         };
         let b = prompt.dim(0)?;
-        let seconds = |name: &str| match input.conds.0.get(name) {
-            Some(CondValue::Constant(seconds)) => *seconds,
-            _ => 0.0,
-        };
         let start = start
-            .forward(seconds("seconds_start"), device)?
+            .forward(conds.start.unwrap_or(0.0), device)?
             .repeat(&[b, 1, 1])?;
         let total = total
-            .forward(seconds("seconds_total"), device)?
+            .forward(conds.total.unwrap_or(0.0), device)?
             .repeat(&[b, 1, 1])?;
         let global = Tensor::cat(&[&start, &total], 2)?;
         let global = global.reshape([b, self.config.global])?;

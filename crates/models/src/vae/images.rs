@@ -4,14 +4,10 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, Tensor, TileAxis, WeightFile, tiled, tiled_each, tiled_scale};
 
-use super::causal::CausalVae;
+use super::autoencoder::{Autoencoder, PixelRange, Tiling, VaeFacts};
 use super::config::VaeConfig;
-use super::film::FilmVae;
-use super::kl::{Check, KlVae};
+use super::kl::Check;
 use super::names;
-use super::pieces::PieceVae;
-use super::pixel_norm::PixelNormVae;
-use super::quantised::QuantisedVae;
 use super::shape::ShapeVae;
 use super::sound::SoundVae;
 use crate::error::{ModelError, Result};
@@ -19,34 +15,19 @@ use crate::store::WeightStore;
 use crate::taesd::Taesd;
 
 /// An autoencoder of any kind.
-pub enum Vae {
-    Kl(Box<KlVae>),
-    /// Of videos, and of pictures as videos of one frame.
-    Causal(Box<CausalVae>),
-    /// Of videos, with other means.
-    PixelNorm(Box<PixelNormVae>),
-    /// Of pictures as they are, in 0..1.
-    Quantised(Box<QuantisedVae>),
-    /// Of videos, of any other kind.
-    Film(Box<FilmVae>),
-    /// Of videos, one piece after another.
-    Pieces(Box<PieceVae>),
-    /// The small approximation, used in its place.
-    Taesd(Taesd),
-    /// Of sound, which has ways of its own.
-    Sound(Box<SoundVae>),
-    /// Of solids, too.
-    Shape(Box<ShapeVae>),
+pub struct Vae {
+    facts: VaeFacts,
+    network: Box<dyn Autoencoder>,
 }
 
-impl From<KlVae> for Vae {
-    fn from(net: KlVae) -> Self {
-        Self::Kl(Box::new(net))
+impl<N: Autoencoder> From<N> for Vae {
+    fn from(network: N) -> Self {
+        Self {
+            facts: network.facts(),
+            network: Box::new(network),
+        }
     }
 }
-
-/// Frames for one latent frame of autoencoders that work in clips.
-const PIECE_SPAN: usize = 4;
 
 /// Pixels along a side of a tile of a video.
 const VIDEO_TILE: usize = 256;
@@ -160,97 +141,58 @@ impl Vae {
     pub fn open(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Result<Self> {
         let whole = WeightStore::open(Arc::clone(file), prefix, device.clone());
         if whole.has("taesd_decoder.1.weight") {
-            return Ok(Self::Taesd(Taesd::combined(&whole)?));
+            return Ok(Taesd::combined(&whole)?.into());
         }
         let store = names::store(file, prefix, device);
         VaeConfig::detect(&store)?.build(&store)
     }
 
-    /// Why a VAE of something else gives and takes no pictures.
-    fn no_pictures(&self, what: &'static str) -> ModelError {
-        let (made, node) = match self {
-            Self::Sound(_) => ("sound", "VAEDecodeAudio and VAEEncodeAudio"),
-            _ => ("solids", "the node that makes voxels of latents"),
-        };
-        ModelError::invalid(
-            what,
-            format!("this VAE makes {made} and no pictures: use {node}"),
-        )
+    pub fn facts(&self) -> VaeFacts {
+        self.facts
     }
 
-    pub fn latent_channels(&self) -> usize {
-        match self {
-            Self::Kl(net) => net.latent_channels(),
-            Self::Causal(net) => net.config().latent_channels(),
-            Self::PixelNorm(net) => net.config().latent_channels(),
-            Self::Quantised(net) => net.config().latent_channels(),
-            Self::Film(net) => net.config().latent_channels(),
-            Self::Pieces(net) => net.config().latent,
-            Self::Taesd(net) => net.latent_channels(),
-            Self::Sound(net) => net.config().latent_channels(),
-            Self::Shape(net) => net.config().latent,
-        }
+    /// The network, whose pixels are in its own range.
+    pub fn network(&self) -> &dyn Autoencoder {
+        &*self.network
     }
 
     /// Pixels along a side for one latent cell.
     pub fn ratio(&self) -> usize {
-        match self {
-            Self::Kl(net) => net.ratio(),
-            Self::Causal(net) => net.config().ratio(),
-            Self::PixelNorm(net) => net.config().ratio(),
-            Self::Quantised(net) => net.config().ratio(),
-            Self::Film(net) => net.config().ratio(),
-            Self::Pieces(net) => net.config().patch,
-            Self::Taesd(net) => net.ratio(),
-            Self::Sound(net) => net.config().ratio(),
-            Self::Shape(_) => 1,
-        }
+        self.facts.ratio
     }
 
     /// Frames for one latent frame after the first; none for pictures.
     pub fn temporal_ratio(&self) -> Option<usize> {
-        match self {
-            Self::Kl(_) | Self::Quantised(_) | Self::Sound(_) | Self::Shape(_) | Self::Taesd(_) => {
-                None
-            }
-            Self::Causal(net) => net.config().temporal_ratio(),
-            Self::PixelNorm(net) => Some(net.config().temporal_ratio()),
-            Self::Film(net) => Some(net.config().temporal_ratio()),
-            Self::Pieces(_) => Some(PIECE_SPAN),
-        }
+        self.facts.temporal_ratio
     }
 
-    /// Channels of a picture that it looks at.
-    pub fn picture_channels(&self) -> usize {
-        match self {
-            Self::Kl(_)
-            | Self::PixelNorm(_)
-            | Self::Quantised(_)
-            | Self::Film(_)
-            | Self::Pieces(_)
-            | Self::Sound(_)
-            | Self::Shape(_)
-            | Self::Taesd(_) => 3,
-            Self::Causal(net) => net.config().picture_channels(),
-        }
+    /// What it does with sound, if it is of sound.
+    pub fn sound(&self, what: &'static str) -> Result<&SoundVae> {
+        let none = || ModelError::invalid(what, "this VAE takes and makes no sound");
+        self.network.sound().ok_or_else(none)
+    }
+
+    /// What it does with solids, if it is of solids.
+    pub fn solids(&self, what: &'static str) -> Result<&ShapeVae> {
+        let none = || ModelError::invalid(what, "this VAE makes no solids");
+        self.network.solids().ok_or_else(none)
     }
 
     /// The latent of pictures (b, h, w, c) in 0..1: (b, c, h, w), or (1, c, t, h, w) of a video with these frames. Sizes that
     /// do not divide are cut around the middle, channels that the network does not look at are left out, and where it
     /// looks at opacity and there is none, pictures are opaque.
     pub fn encode(&self, images: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        self.encode_planes(&self.planes(images)?, check)
+        self.network.encode(&self.planes(images)?, check)
     }
 
     /// The same in tiles.
     pub fn encode_tiled(&self, images: &Tensor, tiles: Tiles, check: Check<'_>) -> Result<Tensor> {
         let planes = self.planes(images)?;
-        if let Self::Pieces(_) = self {
-            // These work in tiles by themselves.
-            return self.encode_planes(&planes, check);
+        if self.facts.tiling == Tiling::ByNetwork {
+            return self.network.encode(&planes, check);
         }
         let ratio = self.ratio() as f64;
-        let encode = |tile: &Tensor| self.encode_planes(tile, check);
+        let encode = |tile: &Tensor| self.network.encode(tile, check);
         let Some(span) = self.temporal_ratio() else {
             let [flat, tall, square] = tiles.shapes();
             let shapes = [square, tall, flat];
@@ -282,33 +224,30 @@ impl Vae {
 
     /// Pictures (b, h, w, c) in 0..1 of a latent (b, c, h, w); videos (b, t, h, w, c) of (b, c, t, h, w).
     pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        self.finished(&self.decode_planes(&self.framed(latent)?, check)?)
+        self.finished(&self.network.decode(&self.framed(latent)?, check)?)
     }
 
-    /// As [`Self::decode`] of a video latent (b, c, t, h, w), but pictures (n, h, w, c) are handed out as soon as they are
-    /// made. None where the network makes all of them at once.
+    /// As [`Self::decode`], but pictures (n, h, w, c) are handed out as soon as they are made, which may be all at once.
     pub fn decode_each(
         &self,
         latent: &Tensor,
         check: Check<'_>,
         sink: &mut dyn FnMut(Tensor) -> Result<()>,
-    ) -> Option<Result<()>> {
-        let Self::Causal(net) = self else {
-            return None;
-        };
-        let each =
-            |latent: Tensor| net.decode_each(&latent, check, &mut |frames| sink(pictures(frames)));
-        Some(self.framed(latent).and_then(each))
+    ) -> Result<()> {
+        let latent = self.framed(latent)?;
+        let range = self.facts.pixels("VAE decode")?;
+        let mut give = |frames| sink(pictures(frames, range));
+        self.network.decode_each(&latent, check, &mut give)
     }
 
     /// As [`Self::decode`], in tiles.
     pub fn decode_tiled(&self, latent: &Tensor, tiles: Tiles, check: Check<'_>) -> Result<Tensor> {
         let ratio = self.ratio() as f64;
         let latent = self.framed(latent)?;
-        if let Self::Pieces(_) = self {
-            return finished(&self.decode_planes(&latent, check)?);
+        if self.facts.tiling == Tiling::ByNetwork {
+            return self.finished(&self.network.decode(&latent, check)?);
         }
-        let decode = |tile: &Tensor| self.decode_planes(tile, check);
+        let decode = |tile: &Tensor| self.network.decode(tile, check);
         let Some(span) = self.temporal_ratio() else {
             let made = in_tiles(&latent, tiles.shapes(), tiles.overlap, ratio, decode)?;
             return self.finished(&made);
@@ -318,54 +257,39 @@ impl Vae {
         self.finished(&made)
     }
 
-    /// The same pictures (n, h, w, c) of a video latent, handed out as soon as no tile adds to them. None where the network
-    /// makes all of them at once.
+    /// The same pictures (n, h, w, c), handed out as soon as no tile adds to them, which may be all at once.
     pub fn decode_tiled_each(
         &self,
         latent: &Tensor,
         tiles: Tiles,
         check: Check<'_>,
         sink: &mut dyn FnMut(Tensor) -> Result<()>,
-    ) -> Option<Result<()>> {
-        let span = self.temporal_ratio()?;
-        if let Self::Pieces(_) = self {
-            return None;
-        }
+    ) -> Result<()> {
+        let span = self.temporal_ratio();
+        let Some(span) = span.filter(|_| self.facts.tiling == Tiling::ByCaller) else {
+            let all = self.decode_tiled(latent, tiles, check)?;
+            return sink(match *all.shape() {
+                [b, t, h, w, c] => all.reshape([b * t, h, w, c])?,
+                _ => all,
+            });
+        };
         let steps = DecodeSteps::new(span, self.ratio() as f64);
         let axes = steps.axes(tiles.in_time());
-        let mut run = || -> Result<()> {
-            let latent = self.framed(latent)?;
-            for item in 0..latent.dim(0)? {
-                let item = latent.narrow(0, item, 1)?;
-                let mut decode = |tile: &Tensor| self.decode_planes(tile, check);
-                tiled_each(&item, &axes, &mut decode, &mut |part| {
-                    sink(self.finished(&part)?.squeeze(0)?)
-                })?;
-            }
-            Ok(())
-        };
-        Some(run())
-    }
-
-    fn encode_planes(&self, planes: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        match self {
-            Self::Kl(net) => net.encode(planes, check),
-            Self::Causal(net) => as_video(planes, |video| net.encode(video, check)),
-            Self::PixelNorm(net) => as_video(planes, |video| net.encode(video, check)),
-            Self::Quantised(net) => net.encode(planes, check),
-            Self::Film(net) => as_video(planes, |video| net.encode(video, check)),
-            Self::Pieces(net) => as_video(planes, |video| net.encode(video, check)),
-            Self::Taesd(net) => net.encode(planes, check),
-            Self::Sound(_) | Self::Shape(_) => Err(self.no_pictures("VAE encode")),
+        let latent = self.framed(latent)?;
+        for item in 0..latent.dim(0)? {
+            let item = latent.narrow(0, item, 1)?;
+            let mut decode = |tile: &Tensor| self.network.decode(tile, check);
+            tiled_each(&item, &axes, &mut decode, &mut |part| {
+                sink(self.finished(&part)?.squeeze(0)?)
+            })?;
         }
+        Ok(())
     }
 
     /// The latent with the dimensions that the network takes: a picture is a video of one frame.
     fn framed(&self, latent: &Tensor) -> Result<Tensor> {
-        if matches!(self, Self::Sound(_) | Self::Shape(_)) {
-            return Err(self.no_pictures("VAE decode"));
-        }
-        let channels = self.latent_channels();
+        self.facts.pixels("VAE decode")?;
+        let channels = self.facts.latent_channels;
         let video = self.temporal_ratio().is_some();
         let latent = match (video, latent.rank()) {
             (true, 4) => latent.unsqueeze(2)?,
@@ -384,32 +308,19 @@ impl Vae {
         Ok(latent)
     }
 
-    fn decode_planes(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        match self {
-            Self::Kl(net) => net.decode(latent, check),
-            Self::Causal(net) => as_video(latent, |video| net.decode(video, check)),
-            Self::PixelNorm(net) => as_video(latent, |video| net.decode(video, check)),
-            Self::Quantised(net) => net.decode(latent, check),
-            Self::Film(net) => as_video(latent, |video| net.decode(video, check)),
-            Self::Pieces(net) => as_video(latent, |video| net.decode(video, check)),
-            Self::Taesd(net) => net.decode(latent, check),
-            Self::Sound(_) | Self::Shape(_) => Err(self.no_pictures("VAE decode")),
-        }
-    }
-
-    /// What comes out as pictures.
+    /// What comes out, (b, c, h, w) or (b, c, t, h, w), as pictures (b, h, w, c) or videos (b, t, h, w, c) in 0..1.
     fn finished(&self, planes: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Quantised(_) => Ok(planes.nchw_to_nhwc()?),
-            _ => finished(planes),
-        }
+        let range = self.facts.pixels("VAE decode")?;
+        let images = match planes.rank() {
+            5 => planes.permute(&[0, 2, 3, 4, 1])?,
+            _ => planes.nchw_to_nhwc()?,
+        };
+        Ok(pictures(images, range))
     }
 
     /// (b, h, w, c) in 0..1 to (b, c, h, w) in -1..1, or as they are for those that take them so, cut to whole cells; of videos (1, c, b, h, w).
     fn planes(&self, images: &Tensor) -> Result<Tensor> {
-        if matches!(self, Self::Sound(_) | Self::Shape(_)) {
-            return Err(self.no_pictures("VAE encode"));
-        }
+        let range = self.facts.pixels("VAE encode")?;
         let [_, h, w, c] = *images.shape() else {
             let reason = format!("shape {:?} is no batch of pictures", images.shape());
             return Err(ModelError::invalid("VAE encode", reason));
@@ -429,7 +340,7 @@ impl Vae {
             x.narrow(dim, rest / 2, size - rest)
         };
         let mut images = cut(cut(images.clone(), 1, h)?, 2, w)?;
-        let wanted = self.picture_channels();
+        let wanted = self.facts.picture_channels;
         if c > wanted {
             images = images.narrow(3, 0, wanted)?;
         } else if c < wanted {
@@ -442,19 +353,11 @@ impl Vae {
         } else {
             images.nhwc_to_nchw()?
         };
-        if !matches!(self, Self::Quantised(_)) {
+        if range == PixelRange::Signed {
             planes.map_inplace(|v| v * 2.0 - 1.0);
         }
         Ok(planes)
     }
-}
-
-/// Pictures (b, c, h, w) as videos of one frame, and back.
-fn as_video(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
-    if x.rank() != 4 {
-        return f(x);
-    }
-    Ok(f(&x.unsqueeze(2)?)?.squeeze(2)?)
 }
 
 /// What becomes of sizes and places of a video.
@@ -553,16 +456,10 @@ fn in_tiles(
     Ok(sum.div_scalar(3.0))
 }
 
-/// (b, c, h, w) around -1..1 to (b, h, w, c) in 0..1; (b, c, t, h, w) to (b, t, h, w, c).
-fn finished(planes: &Tensor) -> Result<Tensor> {
-    Ok(pictures(match planes.rank() {
-        5 => planes.permute(&[0, 2, 3, 4, 1])?,
-        _ => planes.nchw_to_nhwc()?,
-    }))
-}
-
-/// What is around -1..1 in 0..1.
-fn pictures(mut images: Tensor) -> Tensor {
-    images.map_inplace(|v| f32::midpoint(v, 1.0).clamp(0.0, 1.0));
+/// Pictures in 0..1 of what a network makes.
+fn pictures(mut images: Tensor, range: PixelRange) -> Tensor {
+    if range == PixelRange::Signed {
+        images.map_inplace(|v| f32::midpoint(v, 1.0).clamp(0.0, 1.0));
+    }
     images
 }

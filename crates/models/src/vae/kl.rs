@@ -14,6 +14,8 @@ use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::store::{Kernel, Layout, Walk, WeightStore};
 
+use super::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
+use super::images::Vae;
 use super::shuffle::{Shuffle, mean_of_groups, repeated};
 use super::time_mix::{TIME, TimeMix, over_time};
 
@@ -216,14 +218,23 @@ impl KlConfig {
         Layout::of(|weights| KlVae::walk(weights, self))
     }
 
-    /// Whether a store has every weight in its shape.
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
-        self.layout()?.verify(store, WHAT)
-    }
-
     /// Every weight with its shape.
     pub fn weights(&self) -> Result<Vec<(String, Vec<usize>)>> {
         Ok(self.layout()?.items().to_vec())
+    }
+}
+
+impl AutoencoderConfig for KlConfig {
+    fn facts(&self) -> VaeFacts {
+        VaeFacts::pictures(self.latent_channels(), self.ratio())
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
+        self.layout()?.verify(store, WHAT)
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(KlVae::new(store)?.into())
     }
 }
 
@@ -552,17 +563,15 @@ impl KlVae {
     pub fn config(&self) -> &KlConfig {
         &self.config
     }
+}
 
-    pub fn latent_channels(&self) -> usize {
-        self.config.latent_channels()
-    }
-
-    pub fn ratio(&self) -> usize {
-        self.config.ratio()
+impl Autoencoder for KlVae {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
     }
 
     /// The mean latent (b, c, h, w) of pictures (b, 3, h, w) in -1..1.
-    pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let (coder, quant) = self
             .encoder
             .as_ref()
@@ -605,7 +614,7 @@ impl KlVae {
     }
 
     /// Pictures (b, 3, h, w), about -1..1, of latents (b, c, h, w).
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let (coder, quant) = self
             .decoder
             .as_ref()

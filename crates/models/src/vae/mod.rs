@@ -1,10 +1,12 @@
 //! Autoencoders: what nodes call a VAE.
 
+mod autoencoder;
 pub mod causal;
 mod config;
 mod film;
 mod images;
 pub mod kl;
+mod memory;
 pub mod names;
 pub mod pieces;
 mod pixel_norm;
@@ -18,12 +20,15 @@ mod stacked;
 mod time_mix;
 mod wavelet;
 
+pub use autoencoder::{
+    Autoencoder, AutoencoderConfig, FrameOrder, PixelRange, Subject, Tiling, VaeFacts,
+};
 pub use causal::{CausalConfig, CausalVae};
 pub use config::VaeConfig;
 pub(crate) use film::each_film;
-pub use film::{FilmConfig, FilmVae};
 pub use images::{Tiles, TimeTiles, Vae};
 pub use kl::{Check, KlConfig, KlVae};
+pub use memory::VaeMemory;
 pub use pieces::{PieceConfig, PieceVae};
 pub use pixel_norm::{PixelNormConfig, PixelNormVae};
 pub use quantised::{QuantisedConfig, QuantisedVae};

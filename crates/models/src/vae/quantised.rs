@@ -6,6 +6,8 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, Conv2d, LayerNorm, Linear, Padding, Value, matmul};
 use fresco_tensor::{Device, Tensor};
 
+use super::autoencoder::{Autoencoder, AutoencoderConfig, PixelRange, Subject, VaeFacts};
+use super::images::Vae;
 use super::kl::Check;
 use crate::depthwise::Depthwise;
 use crate::epilogue::then;
@@ -85,10 +87,22 @@ impl QuantisedConfig {
         let count = self.up.iter().filter(halves).count();
         CELL << count.min(16)
     }
+}
 
-    /// Whether a store has every weight in its shape.
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
+impl AutoencoderConfig for QuantisedConfig {
+    fn facts(&self) -> VaeFacts {
+        VaeFacts {
+            subject: Subject::Pictures(PixelRange::Unit),
+            ..VaeFacts::pictures(self.latent_channels(), self.ratio())
+        }
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
         Layout::of(|weights| QuantisedVae::walk(weights, self))?.verify(store, WHAT)
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(QuantisedVae::new(store)?.into())
     }
 }
 
@@ -326,8 +340,22 @@ impl QuantisedVae {
         &self.config
     }
 
+    fn run(&self, steps: &[Step], mut x: Tensor, check: Check<'_>) -> Result<Tensor> {
+        for step in steps {
+            check()?;
+            x = step.forward(&self.norm, &x)?;
+        }
+        Ok(x)
+    }
+}
+
+impl Autoencoder for QuantisedVae {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
+    }
+
     /// (b, c, h, w) in 0..1 to the latent.
-    pub fn encode(&self, planes: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn encode(&self, planes: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let [b, _, h, w] = planes.dims4()?;
         let cells = to_tokens(planes, CELL, PatchOrder::ChannelFirst)?.to(&self.device)?;
         let x = self.first.forward(&cells)?;
@@ -337,7 +365,7 @@ impl QuantisedVae {
     }
 
     /// The latent to (b, c, h, w), about in 0..1.
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let x = latent.nchw_to_nhwc()?.to(&self.device)?;
         let x = self.run(&self.up, x, check)?;
         let [b, h, w, c] = x.dims4()?;
@@ -348,13 +376,5 @@ impl QuantisedVae {
             CELL,
             PatchOrder::ChannelFirst,
         )
-    }
-
-    fn run(&self, steps: &[Step], mut x: Tensor, check: Check<'_>) -> Result<Tensor> {
-        for step in steps {
-            check()?;
-            x = step.forward(&self.norm, &x)?;
-        }
-        Ok(x)
     }
 }

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, GroupNorm, Linear, Mask, RmsNorm, activate, attention};
 use fresco_tensor::{Device, Tensor};
 
+use super::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
 use super::film::each_film;
+use super::images::Vae;
 use super::kl::Check;
+use super::memory::VaeMemory;
 use super::replicated::{Carry, Replicated};
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
@@ -215,9 +218,21 @@ impl StackedConfig {
     pub fn temporal_ratio(&self) -> usize {
         self.half().map_or(1, StackedHalf::frames)
     }
+}
 
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
+impl AutoencoderConfig for StackedConfig {
+    fn facts(&self) -> VaeFacts {
+        let channels = self.latent_channels();
+        VaeFacts::film(channels, self.ratio(), self.temporal_ratio())
+            .with_memory(VaeMemory::Stacked)
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
         Layout::of(|weights| StackedVae::walk(weights, self))?.verify(store, WHAT)
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(StackedVae::new(store, self)?.into())
     }
 }
 
@@ -423,10 +438,16 @@ impl StackedVae {
     pub fn config(&self) -> &StackedConfig {
         &self.config
     }
+}
+
+impl Autoencoder for StackedVae {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
+    }
 
     /// The mean latent (b, c, t, h, w) of films (b, 3, frames, h, w) in -1..1. Frames at the end that fill no latent frame
     /// are left out.
-    pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let half = self
             .encoder
             .as_ref()
@@ -453,7 +474,7 @@ impl StackedVae {
     }
 
     /// Films (b, 3, frames, h, w), about -1..1, of latents (b, c, t, h, w).
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let half = self
             .decoder
             .as_ref()

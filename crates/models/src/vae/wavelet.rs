@@ -7,8 +7,11 @@ use fresco_tensor::nn::{Act, Conv3d, GroupNorm, Linear, Mask, Value, attention};
 use fresco_tensor::nn::{avg_pool2d, upsample_nearest};
 use fresco_tensor::{Device, Tensor};
 
+use super::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
 use super::film::each_film;
+use super::images::Vae;
 use super::kl::Check;
+use super::memory::VaeMemory;
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, Walk, WeightStore};
@@ -174,9 +177,21 @@ impl WaveletConfig {
     pub fn temporal_ratio(&self) -> usize {
         PATCH << self.resamplings().1
     }
+}
 
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
+impl AutoencoderConfig for WaveletConfig {
+    fn facts(&self) -> VaeFacts {
+        let channels = self.latent_channels();
+        VaeFacts::film(channels, self.ratio(), self.temporal_ratio())
+            .with_memory(VaeMemory::Wavelet)
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
         Layout::of(|weights| WaveletVae::walk(weights, self))?.verify(store, WHAT)
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(WaveletVae::new(store, self)?.into())
     }
 }
 
@@ -480,10 +495,16 @@ impl WaveletVae {
         let rows = all.permute(&[1, 0])?.index_select(0, &places)?;
         Ok(rows.reshape([frames, 1, 1, channels])?)
     }
+}
+
+impl Autoencoder for WaveletVae {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
+    }
 
     /// The latent (b, c, t, h, w) of films (b, 3, frames, h, w) in -1..1. Frames at the end that fill no latent frame are
     /// left out.
-    pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let (half, quant) = self
             .encoder
             .as_ref()
@@ -513,7 +534,7 @@ impl WaveletVae {
     }
 
     /// Films (b, 3, frames, h, w), about -1..1, of latents (b, c, t, h, w).
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let (half, quant) = self
             .decoder
             .as_ref()

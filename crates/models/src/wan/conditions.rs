@@ -6,7 +6,7 @@ use super::config::WanConfig;
 use super::model::WanNetwork;
 use super::speech;
 use crate::DiffusionNetwork;
-use crate::denoise::{CondValue, EncodeArgs, ModelConds};
+use crate::denoise::{CondValue, EncodeArgs, ModelConds, names};
 use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
 
@@ -35,7 +35,7 @@ const CONTROL_MASK: usize = 64;
 pub(super) fn encode(config: &WanConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
     let mut conds = ModelConds::new();
     let tokens = args.prompt_of_width(config.context, file)?;
-    conds.insert("c_crossattn", CondValue::CrossAttn(tokens.clone()));
+    conds.insert(names::PROMPT, CondValue::CrossAttn(tokens.clone()));
     let format = WanNetwork::facts(config).latent;
     let tensors = &args.cond.tensors;
     if config.in_channels > config.out_channels {
@@ -43,7 +43,7 @@ pub(super) fn encode(config: &WanConfig, file: &str, args: &EncodeArgs<'_>) -> R
             Some(_) => nothing_beside(config, file, args)?,
             None => beside(config, file, args, &format)?,
         };
-        conds.insert("c_concat", CondValue::NoiseShape(beside));
+        conds.insert(names::BESIDE, CondValue::NoiseShape(beside));
     }
     if let Some(vision) = config.vision
         && let Some(states) = tensors.get(STATES)

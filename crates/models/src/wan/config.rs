@@ -3,6 +3,7 @@
 use super::face::FaceConfig;
 use super::sound::SoundConfig;
 use super::speech::SpeechConfig;
+use crate::denoise::PassMemory;
 use crate::error::Result;
 use crate::store::{WeightStore, flat_length};
 use crate::transformer::{Renames, Shapes};
@@ -247,19 +248,14 @@ impl WanConfig {
         self.levels_by_frame() || (plain && self.vision.is_some() && self.in_channels == 36)
     }
 
-    /// Bytes that a pass over latents of this shape takes, roughly.
-    pub fn memory_required(&self, shape: &[usize]) -> u64 {
-        /// Values of a token that a pass holds at its fullest, in widths of the network.
-        const HELD: u64 = 14;
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let cells: u64 = shape.iter().skip(2).map(|n| *n as u64).product();
-        let tokens = batch.saturating_mul(cells / CELLS as u64 + 1);
-        let one = tokens.saturating_mul(self.dim as u64 * HELD * size_of::<f32>() as u64);
-        match self.vace {
-            // What follows the control video stays beside it.
-            Some(_) => one.saturating_mul(6) / 5,
-            None => one,
-        }
+    /// What a pass takes.
+    pub(crate) fn pass(&self) -> PassMemory {
+        /// Values of a token that a pass holds at its fullest, in widths of the network. What follows a control video stays
+        /// beside it.
+        const HELD: usize = 14;
+        const FOLLOWED: usize = 17;
+        let held = if self.vace.is_some() { FOLLOWED } else { HELD };
+        PassMemory::of_cells(CELLS, self.dim, held)
     }
 }
 

@@ -15,9 +15,10 @@ use super::face::Face;
 use super::sound::{Heard, Sound};
 use super::speech::Speech;
 use super::talk::{TalkControl, Talking};
+use crate::conds;
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
-    CallConds, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CallConds, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, names,
 };
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
@@ -63,13 +64,31 @@ struct AfterBlocks {
     face: Option<Tensor>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct WanConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+        known: Option<&'a Tensor> = KNOWN,
+        more_frames: Option<&'a Tensor> = MORE_FRAMES,
+        camera: Option<&'a Tensor> = CAMERA,
+        reference: Option<&'a Tensor> = REFERENCE,
+        sound: Option<&'a Tensor> = SOUND,
+        face: Option<&'a Tensor> = FACE,
+        pose: Option<&'a Tensor> = POSE,
+        followed: Option<&'a Tensor> = FOLLOWED,
+        motion: Option<&'a Tensor> = MOTION,
+        vision: Option<&'a Tensor> = VISION,
+        controls: &'a [Tensor] = CONTROLS,
+        strengths: Option<&'a Tensor> = STRENGTHS,
+    }
+}
+
 impl DiffusionNetwork for WanNetwork {
     type Config = WanConfig;
 
     const WHAT: &'static str = "the transformer";
 
     fn facts(config: &WanConfig) -> ModelFacts {
-        let dim = config.dim as u64;
         ModelFacts {
             latent: if config.out_channels == 48 {
                 latent_format::WAN22
@@ -81,10 +100,7 @@ impl DiffusionNetwork for WanNetwork {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: match config.vace {
-                Some(_) => (12 * dim, 10 * 2222),
-                None => (dim, 2222),
-            },
+            pass: config.pass(),
             sampling: ModelSampling::flow(8.0, 1000.0),
         }
     }
@@ -139,7 +155,7 @@ impl DiffusionNetwork for WanNetwork {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let levels = match input.conds.tensor(KNOWN) {
+        let levels = match WanConds::read(input.conds)?.known {
             Some(mask) => by_frame(input.timesteps, mask)?,
             None => input.timesteps.to_vec(),
         };
@@ -148,10 +164,6 @@ impl DiffusionNetwork for WanNetwork {
 
     fn encode(config: &WanConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
         conditions::encode(config, file, args)
-    }
-
-    fn memory_required(config: &WanConfig, shape: &[usize]) -> u64 {
-        config.memory_required(shape)
     }
 
     fn sees_known_clean(config: &WanConfig) -> bool {
@@ -179,6 +191,7 @@ impl WanNetwork {
         conds: &CallConds,
         hooks: &Hooks,
     ) -> Result<Tensor> {
+        let conds = &WanConds::read(conds)?;
         let original = x.shape();
         let &[b, _, t, h, w] = original else {
             let reason = format!("{original:?} is not the shape of a video");
@@ -187,7 +200,7 @@ impl WanNetwork {
         let talk = hooks.beside::<TalkControl>().last();
         let begun = talk.map(|talk| talk.with_known(x)).transpose()?;
         let x = begun.as_ref().unwrap_or(x);
-        let longer = match conds.tensor(MORE_FRAMES) {
+        let longer = match conds.more_frames {
             Some(more) => Some(Tensor::cat(&[x, more], 2)?),
             None => None,
         };
@@ -196,7 +209,7 @@ impl WanNetwork {
         let device = &self.device;
         let mut x = self.cells.forward(&tokens.to(device)?)?;
         drop(tokens);
-        if let (Some(camera), Some(path)) = (&self.camera, conds.tensor(CAMERA)) {
+        if let (Some(camera), Some(path)) = (&self.camera, conds.camera) {
             x = x.add(&camera.forward(path, grid, device)?)?;
         }
         x = self.with_pose(x, grid, conds)?;
@@ -204,7 +217,7 @@ impl WanNetwork {
         let (x, levels, beyond) = self.with_others(x, grid, levels, conds)?;
         let (mut x, levels) = (x, levels.as_slice());
         let mut before = 0;
-        if let (Some(layer), Some(picture)) = (&self.reference, conds.tensor(REFERENCE)) {
+        if let (Some(layer), Some(picture)) = (&self.reference, conds.reference) {
             let picture = circular_pad(picture, PATCH)?;
             let tokens = to_tokens(&picture, PATCH, PatchOrder::ChannelFirst)?;
             let tokens = layer.forward(&tokens.to(device)?)?;
@@ -222,15 +235,15 @@ impl WanNetwork {
         if let Some(talk) = talk {
             beside.talk = Some(Talking::new(talk, grid, self.config.dim)?);
         }
-        if let (Some(speech), Some(windows)) = (&self.speech, conds.tensor(SOUND)) {
+        if let (Some(speech), Some(windows)) = (&self.speech, conds.sound) {
             let references = (n - own) / (grid[1] * grid[2]).max(1);
             beside.speech = Some(speech.tokens(windows, grid[0], references, device)?);
         }
-        let heard = match (&self.sound, conds.tensor(SOUND)) {
+        let heard = match (&self.sound, conds.sound) {
             (Some(sound), Some(features)) => Some(sound.hear(features, grid[0], device)?),
             _ => None,
         };
-        let face = match (&self.face, conds.tensor(FACE)) {
+        let face = match (&self.face, conds.face) {
             (Some(face), Some(pixels)) => Some(face.tokens(pixels, grid[0], device)?),
             _ => None,
         };
@@ -252,7 +265,7 @@ impl WanNetwork {
         level: &Level,
         beside: &Beside,
         rope: &Rope,
-        (conds, after): (&CallConds, &AfterBlocks),
+        (conds, after): (&WanConds<'_>, &AfterBlocks),
         (hooks, original, grid): (&Hooks, &[usize], TokenGrid),
     ) -> Result<Tensor> {
         let start = self.following.as_ref().map(|_| x.clone());
@@ -325,8 +338,8 @@ impl WanNetwork {
     }
 
     /// Tokens with what poses add to all frames but the first.
-    fn with_pose(&self, x: Tensor, grid: TokenGrid, conds: &CallConds) -> Result<Tensor> {
-        let (Some(face), Some(pose)) = (&self.face, conds.tensor(POSE)) else {
+    fn with_pose(&self, x: Tensor, grid: TokenGrid, conds: &WanConds<'_>) -> Result<Tensor> {
+        let (Some(face), Some(pose)) = (&self.face, conds.pose) else {
             return Ok(x);
         };
         let (tokens, found) = video_to_tokens(pose, PATCH, PatchOrder::ChannelFirst)?;
@@ -357,7 +370,7 @@ impl WanNetwork {
         x: Tensor,
         grid: TokenGrid,
         levels: &[f32],
-        conds: &CallConds,
+        conds: &WanConds<'_>,
     ) -> Result<(Tensor, Vec<f32>, Vec<[f64; 3]>)> {
         let (mut x, mut levels, mut places) = (x, levels.to_vec(), Vec::new());
         if self.sound.is_none() && self.speech.is_none() {
@@ -379,7 +392,7 @@ impl WanNetwork {
         };
         let mut lists = by_frame(&levels, grid[0]);
         if let Some(sound) = &self.sound {
-            if let Some(video) = conds.tensor(FOLLOWED) {
+            if let Some(video) = conds.followed {
                 let (tokens, found) = video_to_tokens(video, PATCH, PatchOrder::ChannelFirst)?;
                 if found != grid {
                     let reason = format!("it is for {found:?} tokens, the video has {grid:?}");
@@ -389,7 +402,7 @@ impl WanNetwork {
             }
             x = sound.kind(&x, 0)?;
         }
-        if let Some(reference) = conds.tensor(REFERENCE) {
+        if let Some(reference) = conds.reference {
             let (tokens, found) = video_to_tokens(reference, PATCH, PatchOrder::ChannelFirst)?;
             if found[1..] != grid[1..] {
                 let reason = "a reference picture must have the size of the video's frames";
@@ -413,7 +426,7 @@ impl WanNetwork {
             }
         }
         if let Some(sound) = &self.sound {
-            if let Some(motion) = conds.tensor(MOTION) {
+            if let Some(motion) = conds.motion {
                 let (tokens, at) = sound.earlier(motion, &self.device)?;
                 x = Tensor::cat(&[&x, &sound.kind(&tokens, 2)?], 1)?;
                 places.extend(at);
@@ -458,13 +471,13 @@ impl WanNetwork {
     }
 
     /// Tokens of control videos, with how much each counts.
-    fn controls(&self, conds: &CallConds, level: &Level) -> Result<Vec<(Tensor, f32)>> {
+    fn controls(&self, conds: &WanConds<'_>, level: &Level) -> Result<Vec<(Tensor, f32)>> {
         let Some(following) = &self.following else {
             return Ok(Vec::new());
         };
-        let strengths = conds.tensor(STRENGTHS);
+        let strengths = conds.strengths;
         let strength = |at: usize| strengths.and_then(|s| s.data().get(at).copied());
-        let each = conds.list(CONTROLS).iter().enumerate();
+        let each = conds.controls.iter().enumerate();
         each.map(|(at, video)| {
             let (tokens, _) = video_to_tokens(video, PATCH, PatchOrder::ChannelFirst)?;
             let tokens = following.cells.forward(&tokens.to(&self.device)?)?;
@@ -505,12 +518,10 @@ impl WanNetwork {
     }
 
     /// The prompt, and what is looked at as pictures: what a vision network saw comes before the words.
-    fn beside(&self, conds: &CallConds) -> Result<Beside> {
-        let Some(prompt) = conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+    fn beside(&self, conds: &WanConds<'_>) -> Result<Beside> {
+        let prompt = conds.prompt;
         let text = self.text.forward(&prompt.to(&self.device)?)?;
-        let (Some(vision), Some(states)) = (&self.vision, conds.tensor(VISION)) else {
+        let (Some(vision), Some(states)) = (&self.vision, conds.vision) else {
             return Ok(Beside {
                 text,
                 pictures: None,

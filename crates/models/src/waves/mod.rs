@@ -13,4 +13,4 @@ pub use filter::{Smoothed, hann_filter, kaiser_filter, lowered, raised};
 pub use generator::{Generator, GeneratorConfig, GeneratorNames};
 pub use mel::{MelRule, mel_spectrogram};
 pub use model::{FindSound, SoundFacts, SoundNetwork, SoundRows, SoundStore};
-pub use snake::{Snake, SnakeKind, sin_squared};
+pub use snake::{Snake, SnakeKind};

@@ -27,12 +27,12 @@ impl Predict for Mock {
             call.hooks.info.cond_or_uncond.clone(),
         );
         self.calls.borrow_mut().push(passed);
-        let tokens = call.conds.tensor("c_crossattn").expect("tokens");
+        let tokens = call.conds.0["c_crossattn"].tensor().expect("tokens");
         let means = tokens.mean(&[1, 2], true)?.unsqueeze(3)?;
         Ok(call.x.mul_scalar(0.5).add(&means)?)
     }
 
-    fn memory_required(&self, shape: &[usize]) -> u64 {
+    fn pass_bytes(&self, shape: &[usize]) -> u64 {
         shape[0] as u64
     }
 
@@ -410,12 +410,12 @@ struct Prompts(RefCell<Vec<Tensor>>);
 
 impl Predict for Prompts {
     fn predict(&self, call: &Call<'_>) -> Result<Tensor, ModelError> {
-        let tokens = call.conds.tensor("c_crossattn").expect("tokens");
+        let tokens = call.conds.0["c_crossattn"].tensor().expect("tokens");
         self.0.borrow_mut().push(tokens.clone());
         Ok(call.x.clone())
     }
 
-    fn memory_required(&self, _: &[usize]) -> u64 {
+    fn pass_bytes(&self, _: &[usize]) -> u64 {
         0
     }
 

@@ -9,6 +9,7 @@ use fresco_models::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
 use fresco_models::sd::control::{ControlNet, T2iAdapter};
 use fresco_models::sd::unet::{UNet, UNetConfig};
 use fresco_models::taesd::Taesd;
+use fresco_models::vae::Autoencoder;
 use fresco_tensor::{Device, Stored, Tensor, WeightFile};
 
 use crate::gold::{

@@ -7,7 +7,7 @@ use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{CallConds, Cond, CondValue, EncodeArgs, ModelConds, NetworkInput};
 use fresco_models::qwen_image21::{PrefixCache, Qwen21Config, Qwen21Network, SLOTS};
 use fresco_models::store::Layout;
-use fresco_models::vae::{VaeConfig, names};
+use fresco_models::vae::{CausalConfig, VaeConfig, names};
 use fresco_models::{DiffusionNetwork, ModelError, Spacing, detect_checkpoint};
 use fresco_tensor::{Device, Stored, Tensor, WeightFile, synthetic};
 
@@ -45,7 +45,7 @@ fn full_size_networks_are_known() {
             assert_eq!(*read, config);
             let facts = found.network.facts();
             assert_eq!((facts.latent.name, facts.latent.ratio), ("QwenImage21", 16));
-            assert_eq!((facts.latent_channels, facts.memory_factor), (64, (6, 1)));
+            assert_eq!(facts.latent_channels, 64);
             assert_eq!(
                 facts.sampling.spacing,
                 Spacing::ExponentialFlow { shift: 0.69 }
@@ -203,11 +203,9 @@ fn the_autoencoder_knows_pictures() {
     let store = names::store(&file, "", Device::cpu());
     let config = VaeConfig::detect(&store).unwrap();
     config.verify(&store).unwrap();
-    assert_eq!(
-        (config.temporal_ratio(), config.picture_channels()),
-        (None, 4)
-    );
-    assert_eq!((config.latent_channels(), config.ratio()), (6, 4));
+    let facts = config.facts();
+    assert_eq!((facts.temporal_ratio, facts.picture_channels), (None, 4));
+    assert_eq!((facts.latent_channels, facts.ratio), (6, 4));
     let vae = config.build(&store).unwrap();
     let images = wave(&[3, 16, 24, 3], 0.2).mul_scalar(0.5).add_scalar(0.5);
     let latent = vae.encode(&images, &go).unwrap();
@@ -216,7 +214,7 @@ fn the_autoencoder_knows_pictures() {
     assert_eq!(latent.narrow(0, 2, 1).unwrap(), one);
     let decoded = vae.decode(&latent, &go).unwrap();
     assert_eq!(decoded.shape(), [3, 16, 24, 4]);
-    let VaeConfig::Causal(causal) = config else {
+    let Some(causal) = config.get::<CausalConfig>() else {
         panic!("another autoencoder");
     };
     assert!(causal.is_still());

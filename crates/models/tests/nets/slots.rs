@@ -9,7 +9,7 @@ use fresco_models::patch::{Change, Patch, PatchMode, PatchSet};
 use fresco_models::sd::control::ControlNet;
 use fresco_models::sd::unet::UNet;
 use fresco_models::sd::{self, SdModel};
-use fresco_models::vae::KlVae;
+use fresco_models::vae::{Autoencoder, KlVae};
 use fresco_models::vision::VisionEncoder;
 use fresco_models::{LatentFormat, Lazy, ModelError, Network, UnitInfo, WeightStore};
 use fresco_tensor::nn::Streamed;

@@ -165,11 +165,8 @@ fn autoencoders_of_films() {
         let store = names::store(&file, "", Device::cpu());
         let config = VaeConfig::detect(&store).unwrap();
         config.verify(&store).unwrap();
-        let found = (
-            config.latent_channels(),
-            config.ratio(),
-            config.temporal_ratio(),
-        );
+        let facts = config.facts();
+        let found = (facts.latent_channels, facts.ratio, facts.temporal_ratio);
         assert_eq!(found, sizes);
     }
 }

@@ -3,14 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use fresco_memory::{FileStamp, Unit, estimate::Factor};
+use fresco_memory::{FileStamp, Unit};
 use fresco_models::control::ControlStore;
+use fresco_models::denoise::ModelFacts;
 use fresco_models::detect::{Checkpoint, Families, text_stores};
 use fresco_models::model_patch::PatchStore;
 use fresco_models::store::WeightStore;
 use fresco_models::text::{TextEncoder, TextKind};
 use fresco_models::upscale::UpscaleStore;
-use fresco_models::{BaseModel, ModelError, audio_encoder, vae, vision};
+use fresco_models::vae::{VaeConfig, VaeFacts};
+use fresco_models::{ModelError, audio_encoder, vae, vision};
 use fresco_tensor::{Device, WeightFile, open_weights};
 
 use crate::loaders::{NETWORK_PARTS, Reading, TEXT_PARTS, diffusers_part};
@@ -63,18 +65,15 @@ pub(super) struct FilePart {
     pub(super) late: u64,
     /// The bytes of its largest unit that must be where it computes; of tables only some rows must.
     pub(super) largest: u64,
-    /// Of a diffusion model.
-    pub(super) sampled: Option<Sampled>,
+    pub(super) pass: Pass,
 }
 
-/// What says how much memory a pass of a diffusion model takes.
+/// What says how much memory a pass takes.
 #[derive(Clone)]
-pub(super) struct Sampled {
-    pub(super) factor: Factor,
-    pub(super) channels: u64,
-    /// Of its latents, after the channels.
-    pub(super) dimensions: usize,
-    pub(super) network: Arc<dyn BaseModel>,
+pub(super) enum Pass {
+    Diffusion(Box<ModelFacts>),
+    Vae(VaeFacts),
+    Unknown,
 }
 
 impl FilePart {
@@ -112,7 +111,7 @@ impl FilePart {
                 .max()
                 .unwrap_or(0),
             units: units.into(),
-            sampled: None,
+            pass: Pass::Unknown,
         }
     }
 }
@@ -230,7 +229,7 @@ fn read(
                 parts.push(text(&encoder, &id));
             }
             if let Some(store) = found.vae_store(file, cpu) {
-                parts.push(FilePart::new(Component::Vae, "VAE".into(), &id, &[store]));
+                parts.push(vae_part(store, &id));
             }
             parts
         }
@@ -240,7 +239,7 @@ fn read(
             vec![
                 diffusion(&found, file, &id)?,
                 text(&TextEncoder::from_files(&files[2..], &cpu)?, &id),
-                FilePart::new(Component::Vae, "VAE".into(), &id, &[store]),
+                vae_part(store, &id),
             ]
         }
         FileKind::Diffusion(reading) => {
@@ -258,7 +257,7 @@ fn read(
         },
         FileKind::Vae => {
             let store = vae::names::store(file, "", cpu);
-            vec![FilePart::new(Component::Vae, "VAE".into(), &id, &[store])]
+            vec![vae_part(store, &id)]
         }
         FileKind::Vision => {
             let store = vision::store(file, cpu);
@@ -300,17 +299,19 @@ fn diffusion(
     let store = found.store(file, Device::cpu());
     let what = found.family.to_owned();
     let part = FilePart::new(Component::Diffusion, what, id, std::slice::from_ref(&store));
-    let facts = found.network.facts();
-    let sampled = Sampled {
-        factor: Factor::new(facts.memory_factor.0, facts.memory_factor.1),
-        channels: facts.latent_channels as u64,
-        dimensions: facts.latent.dimensions,
-        network: found.network.open(store)?,
-    };
     Ok(FilePart {
-        sampled: Some(sampled),
+        pass: Pass::Diffusion(Box::new(found.network.facts())),
         ..part
     })
+}
+
+fn vae_part(store: Arc<WeightStore>, id: &str) -> FilePart {
+    let facts = VaeConfig::detect(&store).map(|config| config.facts());
+    let part = FilePart::new(Component::Vae, "VAE".into(), id, &[store]);
+    FilePart {
+        pass: facts.map_or(Pass::Unknown, Pass::Vae),
+        ..part
+    }
 }
 
 fn text(encoder: &TextEncoder, id: &str) -> FilePart {

@@ -4,18 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fresco_memory::amount::readable;
-use fresco_memory::estimate::{self, Attention};
 use fresco_memory::{
     DeviceReport, LoadModel, LoadRequest, ModelRegistry, Need, Policy, Snapshot, distribute,
 };
 
-use super::files::FilePart;
+use super::files::{FilePart, Pass};
 use super::prompt::{PlannedLoad, plan};
 use super::{Assessment, DevicePlan, ModelPlan, Outcome, Shard, Verdict};
 use crate::resident::Component;
 
-/// Bytes of a number that networks compute with.
-const VALUE: u64 = 4;
 /// Pixels of a latent's cell.
 const CELL: u64 = 8;
 
@@ -33,11 +30,12 @@ impl Latent {
         self.batch.saturating_mul(h.saturating_mul(w))
     }
 
-    /// Of a picture's latent; those with more dimensions have one frame.
-    fn shape(&self, channels: u64, dimensions: usize) -> Vec<u64> {
-        let mut shape = vec![self.batch, channels];
+    /// Of a picture's latent with cells of so many pixels; those with more dimensions have one frame.
+    fn shape(&self, batch: u64, channels: usize, dimensions: usize, cell: usize) -> Vec<usize> {
+        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let mut shape = vec![size(batch), channels];
         shape.resize(shape.len() + dimensions.saturating_sub(2), 1);
-        shape.extend([self.height / CELL, self.width / CELL]);
+        shape.extend([self.height, self.width].map(|side| size(side) / cell.max(1)));
         shape
     }
 }
@@ -154,26 +152,26 @@ impl Room<'_> {
         let Some(latent) = &self.latent else {
             return (0, 0);
         };
-        match (part.component, &part.sampled) {
-            (Component::Diffusion, Some(sampled)) => {
-                let noise = latent.shape(sampled.channels, sampled.dimensions);
-                let area = estimate::area(&noise);
-                let bytes =
-                    |area| estimate::area_bytes(area, sampled.factor, VALUE, Attention::Efficient);
-                // The network's own measure counts where it asks for less: nothing is refused that could run.
-                let shape = noise
-                    .iter()
-                    .map(|n| usize::try_from(*n).unwrap_or(usize::MAX));
-                let own = sampled.network.memory_required(&shape.collect::<Vec<_>>());
+        match &part.pass {
+            Pass::Diffusion(facts) => {
+                let format = facts.latent;
+                let bytes = |times: u64| {
+                    let batch = latent.batch.saturating_mul(times);
+                    let channels = facts.latent_channels;
+                    let shape = latent.shape(batch, channels, format.dimensions, format.ratio);
+                    facts.pass.bytes(&shape)
+                };
                 // With and without the prompt at once, or one after the other.
-                (bytes(area.saturating_mul(2)), bytes(area).min(own))
+                (bytes(2), bytes(1))
             }
             // With less it works in tiles.
-            (Component::Vae, _) => {
-                let kl = estimate::Vae::Kl { amd: false };
-                (kl.decode(&latent.shape(4, 2), VALUE), 0)
+            Pass::Vae(facts) => {
+                let dimensions = if facts.temporal_ratio.is_some() { 3 } else { 2 };
+                let channels = facts.latent_channels;
+                let shape = latent.shape(latent.batch, channels, dimensions, facts.ratio);
+                (facts.decode_bytes(&shape), 0)
             }
-            _ => (0, 0),
+            Pass::Unknown => (0, 0),
         }
     }
 
@@ -348,7 +346,7 @@ impl Room<'_> {
 fn need_of(part: &FilePart, model: &ModelPlan) -> Need {
     Need {
         required: model.required,
-        minimum: part.sampled.as_ref().map(|_| model.minimum),
+        minimum: matches!(part.pass, Pass::Diffusion(_)).then_some(model.minimum),
         full: false,
     }
 }

@@ -318,8 +318,8 @@ impl Predict for HookedNetwork {
         }
     }
 
-    fn memory_required(&self, shape: &[usize]) -> u64 {
-        self.model.base.memory_required(shape)
+    fn pass_bytes(&self, shape: &[usize]) -> u64 {
+        self.model.base.pass_bytes(shape)
     }
 
     fn memory_free(&self) -> Option<u64> {

@@ -120,22 +120,10 @@ impl DecodedFilm {
         check: vae::Check<'_>,
         give: &mut dyn FnMut(Tensor) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
-        let streamed = match tiles {
+        match tiles {
             None => network.decode_each(&self.latent, check, give),
             Some(tiles) => network.decode_tiled_each(&self.latent, tiles, check, give),
-        };
-        if let Some(result) = streamed {
-            return result;
         }
-        // Networks that make all frames at once.
-        let all = match tiles {
-            None => network.decode(&self.latent, check)?,
-            Some(tiles) => network.decode_tiled(&self.latent, tiles, check)?,
-        };
-        give(match *all.shape() {
-            [b, t, h, w, c] => all.reshape([b * t, h, w, c])?,
-            _ => all,
-        })
     }
 }
 

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use fresco_graph::{Cx, NodeError};
-use fresco_memory::estimate::Vae as Estimate;
 use fresco_memory::{Handle, Need};
 use fresco_models::ModelError;
 use fresco_models::network::Lazy;
 use fresco_models::store::WeightStore;
 use fresco_models::taesd::Taesd;
-use fresco_models::vae::{self, FilmConfig, Tiles, VaeConfig};
+use fresco_models::vae::{self, FrameOrder, Tiles, VaeConfig, VaeFacts};
 use fresco_tensor::{Device, Tensor};
 
 use super::VaeModel;
@@ -29,17 +28,7 @@ fn lazy(store: &Arc<WeightStore>, config: &VaeConfig) -> Network {
 
 /// A VAE whose weights are packed when it is first used.
 pub struct LoadedVae {
-    channels: usize,
-    ratio: usize,
-    /// Frames for one latent frame after the first, for videos.
-    span: Option<usize>,
-    picture_channels: usize,
-    /// Samples a second, of those that make sound.
-    rate: Option<u32>,
-    /// Whether frames come one after the other.
-    streams: bool,
-    /// How much memory it takes to run.
-    estimate: Estimate,
+    facts: VaeFacts,
     kind: Kind,
 }
 
@@ -48,29 +37,6 @@ const STREAMED: u64 = 1 << 29;
 
 /// The same for networks that make all frames at once.
 const STREAMED_AT_ONCE: u64 = 1 << 31;
-
-/// By the size of cells, and whether there are frames.
-fn usual_estimate(span: Option<usize>, ratio: usize) -> Estimate {
-    match (span, ratio) {
-        (Some(_), 0..16) => Estimate::Wan21,
-        (Some(_), _) => Estimate::Wan22,
-        (None, 0..16) => Estimate::Kl { amd: false },
-        (None, _) => Estimate::KlBatchNorm { amd: false },
-    }
-}
-
-fn estimate_of(config: &VaeConfig) -> Estimate {
-    let VaeConfig::Film(film) = config else {
-        return usual_estimate(config.temporal_ratio(), config.ratio());
-    };
-    match film {
-        FilmConfig::Replicated(config) if config.grouped => Estimate::GROUPED_FILM,
-        FilmConfig::Replicated(_) => Estimate::FOLDED_FILM,
-        FilmConfig::Stacked(_) => Estimate::STACKED_FILM,
-        FilmConfig::Wavelet(_) => Estimate::WAVELET_FILM,
-        FilmConfig::Small(_) => Estimate::SMALL_FILM,
-    }
-}
 
 enum Kind {
     Held {
@@ -119,16 +85,7 @@ impl LoadedVae {
         let (store, config) = &shared.extra;
         let store = store.on(hold.compute().clone());
         Ok(Self {
-            channels: config.latent_channels(),
-            ratio: config.ratio(),
-            span: config.temporal_ratio(),
-            picture_channels: config.picture_channels(),
-            rate: match config {
-                VaeConfig::Sound(config) => Some(config.rate()),
-                _ => None,
-            },
-            streams: matches!(config, VaeConfig::Causal(_)),
-            estimate: estimate_of(config),
+            facts: config.facts(),
             kind: Kind::Held {
                 network: shared.joined(lazy(&store, config)),
                 store,
@@ -139,18 +96,12 @@ impl LoadedVae {
 
     /// The small approximation.
     pub fn taesd(network: Taesd) -> Self {
-        Self::small(vae::Vae::Taesd(network))
+        Self::small(network.into())
     }
 
     fn small(network: vae::Vae) -> Self {
         Self {
-            channels: network.latent_channels(),
-            ratio: network.ratio(),
-            span: network.temporal_ratio(),
-            picture_channels: network.picture_channels(),
-            rate: None,
-            streams: false,
-            estimate: usual_estimate(network.temporal_ratio(), network.ratio()),
+            facts: network.facts(),
             kind: Kind::Small(Arc::new(network)),
         }
     }
@@ -198,9 +149,6 @@ impl LoadedVae {
         }
     }
 }
-
-/// Values that a network of sound holds for each sample of the sound, roughly.
-const SOUND_VALUES: u64 = 96;
 
 impl LoadedVae {
     /// Runs with the network where it computes, which takes so many bytes.
@@ -251,8 +199,8 @@ impl VaeModel for LoadedVae {
         let check = &check(cx);
         let whole = |network: &vae::Vae| network.encode(pixels, check);
         let tiled = |network: &vae::Vae, tiles| network.encode_tiled(pixels, tiles, check);
-        let bytes = self.encode_bytes(pixels.shape());
-        let tiles = match self.span {
+        let bytes = self.facts.encode_bytes(pixels.shape());
+        let tiles = match self.facts.temporal_ratio {
             Some(_) => Tiles::ENCODE_VIDEO,
             None => Tiles::ENCODE,
         };
@@ -264,9 +212,9 @@ impl VaeModel for LoadedVae {
         let check = &check(cx);
         let whole = |network: &vae::Vae| network.decode(latent, check);
         let tiled = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
-        let bytes = self.decode_bytes(latent.shape());
-        let tiles = match self.span {
-            Some(_) => Tiles::decode_video(self.ratio),
+        let bytes = self.facts.decode_bytes(latent.shape());
+        let tiles = match self.facts.temporal_ratio {
+            Some(_) => Tiles::decode_video(self.facts.ratio),
             None => Tiles::DECODE,
         };
         in_one_batch(&self.run(cx, bytes, Some(&whole), tiles, &tiled)?)
@@ -276,7 +224,7 @@ impl VaeModel for LoadedVae {
         let check = &check(cx);
         let pass = |network: &vae::Vae, tiles| network.encode_tiled(pixels, tiles, check);
         let frames = tiles.time.map_or(1, |time| time.frames);
-        let bytes = self.encode_bytes(&[frames, tiles.y, tiles.x, 3]);
+        let bytes = self.facts.encode_bytes(&[frames, tiles.y, tiles.x, 3]);
         self.run(cx, bytes, None, tiles, &pass)
     }
 
@@ -285,9 +233,14 @@ impl VaeModel for LoadedVae {
         let check = &check(cx);
         let pass = |network: &vae::Vae, tiles| network.decode_tiled(latent, tiles, check);
         let frames = tiles.time.map_or(1, |time| time.frames);
-        let bytes = match self.span {
-            Some(_) => self.decode_bytes(&[1, self.channels, frames, tiles.y, tiles.x]),
-            None => self.decode_bytes(&[1, self.channels, tiles.y, tiles.x]),
+        let bytes = match self.facts.temporal_ratio {
+            Some(_) => {
+                self.facts
+                    .decode_bytes(&[1, self.facts.latent_channels, frames, tiles.y, tiles.x])
+            }
+            None => self
+                .facts
+                .decode_bytes(&[1, self.facts.latent_channels, tiles.y, tiles.x]),
         };
         in_one_batch(&self.run(cx, bytes, None, tiles, &pass)?)
     }
@@ -306,16 +259,12 @@ impl VaeModel for LoadedVae {
     }
 
     fn sound_rate(&self, _: &Cx) -> Result<u32, NodeError> {
-        self.rate.ok_or_else(super::no_sound)
+        self.facts.sound_rate().ok_or_else(super::no_sound)
     }
 
     fn encode_sound(&self, sound: &Tensor, cx: &Cx) -> Result<Tensor, NodeError> {
-        let samples = sound.len() as u64;
-        self.run_once(cx, samples * SOUND_VALUES * VALUE, |network, check| {
-            let vae::Vae::Sound(net) = network else {
-                return Err(ModelError::invalid("VAE encode", "this VAE takes no sound"));
-            };
-            net.encode(sound, check)
+        self.run_once(cx, self.facts.sound_bytes(sound.len()), |network, check| {
+            network.sound("VAE encode")?.encode(sound, check)
         })
     }
 
@@ -327,14 +276,12 @@ impl VaeModel for LoadedVae {
     ) -> Result<Tensor, NodeError> {
         let frames = latent.shape().last().copied().unwrap_or(0);
         let at_once = tiles.map_or(frames, |(tile, _)| tile.min(frames));
-        let samples = (latent.shape().first().copied().unwrap_or(0) * at_once * self.ratio) as u64;
-        self.run_once(cx, samples * SOUND_VALUES * VALUE, |network, check| {
-            let vae::Vae::Sound(net) = network else {
-                return Err(ModelError::invalid("VAE decode", "this VAE makes no sound"));
-            };
+        let samples = latent.shape().first().copied().unwrap_or(0) * at_once * self.facts.ratio;
+        self.run_once(cx, self.facts.sound_bytes(samples), |network, check| {
+            let network = network.sound("VAE decode")?;
             match tiles {
-                Some(tiles) => net.decode_tiled(latent, tiles, check),
-                None => net.decode(latent, check),
+                Some(tiles) => network.decode_tiled(latent, tiles, check),
+                None => network.decode(latent, check),
             }
         })
     }
@@ -346,15 +293,9 @@ impl VaeModel for LoadedVae {
         chunk: usize,
         cx: &Cx,
     ) -> Result<Tensor, NodeError> {
-        let points = (cells as u64 + 1).saturating_pow(3);
-        self.run_once(cx, points.saturating_mul(VALUE), |network, check| {
-            let vae::Vae::Shape(net) = network else {
-                return Err(ModelError::invalid(
-                    "VAE decode",
-                    "this VAE makes no solids",
-                ));
-            };
-            net.decode(latent, cells, chunk, check)
+        self.run_once(cx, self.facts.voxel_bytes(cells), |network, check| {
+            let network = network.solids("VAE decode")?;
+            network.decode(latent, cells, chunk, check)
         })
     }
 
@@ -366,19 +307,19 @@ impl VaeModel for LoadedVae {
     }
 
     fn spatial_ratio(&self) -> usize {
-        self.ratio
+        self.facts.ratio
     }
 
     fn temporal_ratio(&self) -> Option<usize> {
-        self.span
+        self.facts.temporal_ratio
     }
 
     fn latent_channels(&self) -> usize {
-        self.channels
+        self.facts.latent_channels
     }
 
     fn picture_channels(&self) -> usize {
-        self.picture_channels
+        self.facts.picture_channels
     }
 
     fn store(&self) -> Option<&Arc<WeightStore>> {
@@ -422,20 +363,21 @@ impl LoadedVae {
         tiles: Option<Tiles>,
         cx: &Cx,
     ) -> Option<Arc<dyn FrameStream>> {
-        let (span, &[b, channels, t, h, w]) = (self.span?, latent.shape()) else {
+        let (span, &[b, channels, t, h, w]) = (self.facts.temporal_ratio?, latent.shape()) else {
             return None;
         };
         let Kind::Held { network, hold, .. } = &self.kind else {
             return None;
         };
-        if channels != self.channels || self.picture_channels != 3 {
+        if channels != self.facts.latent_channels || self.facts.picture_channels != 3 {
             return None;
         }
         let frames = b * ((t * span).saturating_sub(span - 1));
-        let shape = [frames, h * self.ratio, w * self.ratio, 3];
+        let shape = [frames, h * self.facts.ratio, w * self.facts.ratio, 3];
         let bytes = shape.iter().map(|n| *n as u64).product::<u64>() * VALUE;
         // Networks that make all frames at once do so again for everybody who reads them: only where there is no other way.
-        let least = match (self.streams, tiles) {
+        let one_by_one = self.facts.frames == FrameOrder::OneByOne;
+        let least = match (one_by_one, tiles) {
             (true, _) | (false, Some(_)) => STREAMED,
             (false, None) => STREAMED_AT_ONCE,
         };
@@ -445,17 +387,18 @@ impl LoadedVae {
         let need = match tiles {
             Some(tiles) => {
                 let frames = tiles.time.map_or(t, |time| time.frames.min(t));
-                self.decode_bytes(&[1, channels, frames, tiles.y.min(h), tiles.x.min(w)])
+                self.facts
+                    .decode_bytes(&[1, channels, frames, tiles.y.min(h), tiles.x.min(w)])
             }
             // One latent frame after the other.
-            None if self.streams => self.decode_bytes(&[1, channels, 1, h, w]),
-            None => self.decode_bytes(latent.shape()),
+            None if one_by_one => self.facts.decode_bytes(&[1, channels, 1, h, w]),
+            None => self.facts.decode_bytes(latent.shape()),
         };
         Some(Arc::new(DecodedFilm {
             network: Arc::clone(network),
             hold: Arc::clone(hold),
             tiles,
-            ratio: self.ratio,
+            ratio: self.facts.ratio,
             latent: latent.clone(),
             shape,
             bytes: need,
@@ -468,14 +411,14 @@ impl LoadedVae {
         let (&[_, found, _, _] | &[_, found, _, _, _]) = latent.shape() else {
             return Ok(());
         };
-        if found == self.channels || self.rate.is_some() {
+        if found == self.facts.latent_channels || self.facts.sound_rate().is_some() {
             return Ok(());
         }
         let file = match &self.kind {
             Kind::Held { store, .. } => store.file(),
             Kind::Small(_) => "the small VAE",
         };
-        let own = self.channels;
+        let own = self.facts.latent_channels;
         Err(NodeError::value_error(format!(
             "{file}: this VAE takes latents of {own} channels{}, and this latent has {found}{}: it is of another family \
              of models. Load the VAE that belongs to the model that made the latent",
@@ -483,30 +426,6 @@ impl LoadedVae {
             families_of(found)
         )))
     }
-
-    /// What encoding pictures (b, h, w, c) takes: each by itself, or all as the frames of a video.
-    fn encode_bytes(&self, shape: &[usize]) -> u64 {
-        let &[b, h, w, c] = shape else {
-            return 0;
-        };
-        let shape = match self.span {
-            Some(_) => vec![1, c, b, h, w],
-            None => vec![b, c, h, w],
-        };
-        self.estimate.encode(&wide(&shape), VALUE)
-    }
-
-    /// What decoding latents (b, c, h, w) or (b, c, t, h, w) takes.
-    fn decode_bytes(&self, shape: &[usize]) -> u64 {
-        match shape.len() {
-            4 | 5 => self.estimate.decode(&wide(shape), VALUE),
-            _ => 0,
-        }
-    }
-}
-
-fn wide(shape: &[usize]) -> Vec<u64> {
-    shape.iter().map(|n| *n as u64).collect()
 }
 
 /// Pixels as they are: for models that work on pictures instead of latents.

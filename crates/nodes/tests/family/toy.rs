@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use fresco_models::conds;
 use fresco_models::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Hooks, Moment};
-use fresco_models::denoise::{CallConds, CondValue, Found, ModelFacts, NetworkInput};
+use fresco_models::denoise::{
+    CallConds, CondValue, Found, ModelFacts, NetworkInput, PassMemory, names,
+};
 use fresco_models::detect::{Checkpoint, Family, FileKeys};
 use fresco_models::epilogue::plus;
 use fresco_models::preview::PreviewHints;
@@ -50,6 +53,12 @@ pub(crate) struct Toy {
     out: Arc<Linear>,
 }
 
+conds! {
+    struct ToyConds<'a> {
+        prompt: &'a Tensor = names::PROMPT,
+    }
+}
+
 impl DiffusionNetwork for Toy {
     type Config = ToyConfig;
 
@@ -67,7 +76,7 @@ impl DiffusionNetwork for Toy {
             context: Some(config.context),
             model_channels: None,
             architecture: None,
-            memory_factor: (1, 1),
+            pass: PassMemory::of_cells(1, config.width, 16),
             sampling: ModelSampling::flow(3.0, 1000.0),
         }
     }
@@ -100,8 +109,7 @@ impl DiffusionNetwork for Toy {
         let &[b, c, frames, h, w] = shape.as_slice() else {
             return Err(ModelError::invalid("toy", format!("no video: {shape:?}")));
         };
-        let tokens = input.conds.tensor("c_crossattn");
-        let tokens = tokens.ok_or_else(|| ModelError::invalid("toy", "no prompt"))?;
+        let tokens = ToyConds::read(input.conds)?.prompt;
         let (device, count) = (&self.device, frames * h * w);
         let cells = input
             .x
@@ -129,10 +137,6 @@ impl DiffusionNetwork for Toy {
             .to(&Device::cpu())?
             .permute(&[0, 2, 1])?;
         Ok(out.reshape(shape)?)
-    }
-
-    fn memory_required(config: &ToyConfig, shape: &[usize]) -> u64 {
-        (shape.iter().product::<usize>() * config.width * 16) as u64
     }
 }
 

@@ -116,13 +116,13 @@ impl VaeModel for Small {
     }
 
     fn latent_channels(&self) -> usize {
-        self.0.latent_channels()
+        self.0.facts().latent_channels
     }
 }
 
 fn vae() -> Vae {
     let network = CausalVae::new(&store("wan_vae_tiled_small", 0)).unwrap();
-    Vae(Arc::new(Small(Network::Causal(Box::new(network)))))
+    Vae(Arc::new(Small(network.into())))
 }
 
 /// A weight file that is not on disk.

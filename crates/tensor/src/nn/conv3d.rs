@@ -40,6 +40,17 @@ struct Places {
     zeros: (usize, usize),
 }
 
+/// How a convolution goes along a film of which a piece after the other is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeping {
+    /// The frames are kept, and all taps see all of theirs at once.
+    Frames,
+    /// The same, but those before a single frame are seen first, so that one of them can be given up for it.
+    FramesInTurn,
+    /// Not the frames are kept, but what they bring to the next ones, which is smaller.
+    Sums,
+}
+
 impl Conv3d {
     /// `weight` is (out, in, time, height, width), the last two odd, or without the time, which is then one tap. In main
     /// memory.
@@ -205,6 +216,20 @@ impl Conv3d {
             return Ok(parts.remove(0));
         }
         Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)
+    }
+
+    /// What is best kept of frames that are seen again, when `x` is next and `add` is added to the result.
+    pub fn keeping(&self, x: &Tensor, add: Option<&Tensor>) -> Result<Keeping> {
+        let frames = x.dim(0)?;
+        Ok(if x.device().is_gpu() {
+            Keeping::Frames
+        } else if add.is_none() && self.out_channels() < self.in_channels() {
+            Keeping::Sums
+        } else if frames > 1 {
+            Keeping::Frames
+        } else {
+            Keeping::FramesInTurn
+        })
     }
 
     /// What single frames bring to the output of the frame behind them, plus `add`, which is where the sum is made if nobody else

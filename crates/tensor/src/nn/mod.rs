@@ -17,6 +17,7 @@ mod modulate;
 mod norm;
 mod picture;
 mod prepare;
+mod residual;
 mod side;
 mod slot;
 mod snake;
@@ -25,7 +26,7 @@ mod table;
 
 pub use attention::{Mask, attention, attention_probabilities};
 pub use conv::{Conv2d, Padding};
-pub use conv3d::Conv3d;
+pub use conv3d::{Conv3d, Keeping};
 pub use delta::{DeltaInput, DeltaMemory, DeltaSizes, gated_delta};
 pub use heads::{Beside, HeadPart, HeadRope, HeadSource, MlpJoin, ReadyHeads, join_heads};
 pub use layer_weights::MakeWeight;
@@ -39,6 +40,7 @@ pub use misc::{
 pub use modulate::{add_gated, modulate, swiglu, swiglu_halves};
 pub use norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use picture::{channel_attention, depthwise, negative_slopes};
+pub use residual::{ChannelParts, Shortcut};
 pub use side::{LowRank, Side};
 pub use slot::{SlotGroup, Streamed, WeightSlot};
 pub use snake::snake;

@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result};
 use fresco_models::ModelError;
-use fresco_models::vae::{CausalVae, Tiles, TimeTiles, Vae, VaeConfig, names};
+use fresco_models::vae::{
+    Autoencoder, CausalConfig, CausalVae, Tiles, TimeTiles, Vae, VaeConfig, names,
+};
 use fresco_tensor::{Device, Tensor};
 use serde_json::Value;
 
@@ -12,13 +14,13 @@ use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Causal(_)),
+        VaeConfig::is::<CausalConfig>,
         "autoencoder of pictures with opacity",
         still,
     )
     .with(|golden| golden.has("out.decoded")),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Causal(_)),
+        VaeConfig::is::<CausalConfig>,
         "autoencoder of videos",
         causal,
     ),

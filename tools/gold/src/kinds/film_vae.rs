@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use fresco_models::ModelError;
-use fresco_models::vae::{FilmConfig, FilmVae, KlVae, VaeConfig, names};
+use fresco_models::taehv::{Taehv, TaehvConfig};
+use fresco_models::vae::{
+    Autoencoder, KlConfig, KlVae, ReplicatedConfig, StackedConfig, VaeConfig, WaveletConfig, names,
+};
 use fresco_tensor::{Device, Stored, Tensor};
 
 use super::Kind;
@@ -13,17 +16,20 @@ use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Kl(_)),
+        VaeConfig::is::<KlConfig>,
         "autoencoder of pictures that are frames",
         frames,
     )
     .with(|golden| golden.has_key("decoder.conv_out.time_mix_conv.weight")),
-    Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Film(_)),
-        "autoencoder of films",
-        film,
-    ),
+    Kind::autoencoder(is_film, "autoencoder of films", film),
 ];
+
+fn is_film(config: &VaeConfig) -> bool {
+    config.is::<ReplicatedConfig>()
+        || config.is::<WaveletConfig>()
+        || config.is::<StackedConfig>()
+        || config.is::<TaehvConfig>()
+}
 
 fn go() -> Result<(), ModelError> {
     Ok(())
@@ -51,17 +57,19 @@ fn film(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()>
         weights.insert(key, stored);
     }
     let store = golden::store(&golden.name, weights, device);
-    let config = FilmConfig::detect(&store)?.context("no autoencoder of films")?;
+    let config = VaeConfig::detect(&store)?;
     config.verify(&store)?;
-    let net = config.build(&store)?;
+    let vae = config.build(&store)?;
+    let small = config.get().map(|config| Taehv::new(&store, config));
+    let small = small.transpose()?;
     let first = |x: &Tensor| -> Result<Tensor> { Ok(x.narrow(2, 0, 1)?) };
-    let decode = |z: &Tensor| match &net {
-        FilmVae::Small(net) => net.decode_plain(z, &go),
-        other => other.decode(z, &go),
+    let decode = |z: &Tensor| match &small {
+        Some(small) => small.decode_plain(z, &go),
+        None => vae.network().decode(z, &go),
     };
-    let encode = |pixels: &Tensor| match &net {
-        FilmVae::Small(net) => net.encode_plain(pixels, &go),
-        other => other.encode(pixels, &go),
+    let encode = |pixels: &Tensor| match &small {
+        Some(small) => small.encode_plain(pixels, &go),
+        None => vae.network().encode(pixels, &go),
     };
     for (input, out) in [("z", "decoded"), ("z1", "dec/z1"), ("z3", "dec/z3")] {
         if golden.has(out) {

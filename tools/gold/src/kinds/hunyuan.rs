@@ -176,7 +176,8 @@ fn video_from_conditioning(
             prompt_type: "positive",
         };
         let conds = CallConds(HunyuanVideoNetwork::encode(&config, &golden.name, &args)?);
-        let beside = conds.tensor("c_concat").context("nothing goes in beside")?;
+        let beside = conds.0.get("c_concat").and_then(CondValue::tensor);
+        let beside = beside.context("nothing goes in beside")?;
         report.check(&format!("concat{end}"), beside)?;
         let wide = Tensor::cat(&[&x, beside], 1)?;
         let levels = vec![sampling.timestep(sigma); x.dim(0)?];

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use fresco_models::ModelError;
 use fresco_models::taesd::Taesd;
-use fresco_models::vae::{KlConfig, KlVae};
+use fresco_models::vae::{Autoencoder, KlConfig, KlVae};
 use fresco_tensor::{Device, Stored};
 
 use fresco_models::vae::VaeConfig;
@@ -18,20 +18,16 @@ pub(super) static KINDS: &[Kind] = &[
         |golden| golden.any_key("taesd_decoder."),
         taesd,
     ),
+    Kind::autoencoder(VaeConfig::is::<KlConfig>, "autoencoder", kl)
+        .with(|golden| golden.has("decoded")),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Kl(_)),
-        "autoencoder",
-        kl,
-    )
-    .with(|golden| golden.has("decoded")),
-    Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Kl(_)),
+        VaeConfig::is::<KlConfig>,
         "autoencoder that shuffles cells",
         shuffled,
     )
     .with(|golden| golden.has("moments")),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Kl(_)),
+        VaeConfig::is::<KlConfig>,
         "autoencoder with packed latents",
         packed,
     )

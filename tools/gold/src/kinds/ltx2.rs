@@ -12,7 +12,7 @@ use fresco_models::ltx2::{
     Connector, ConnectorConfig, DIFFUSERS, Ltx2Config, Ltx2Network, Ltx2Tokens,
 };
 use fresco_models::transformer::Shapes;
-use fresco_models::vae::{PixelNormConfig, PixelNormVae, names};
+use fresco_models::vae::{Autoencoder, AutoencoderConfig, PixelNormConfig, PixelNormVae, names};
 use fresco_models::waves::{GeneratorConfig, hann_filter, kaiser_filter};
 use fresco_models::{DiffusionNetwork, ModelError, WeightStore};
 use fresco_tensor::{Device, Stored, Tensor};
@@ -44,7 +44,7 @@ pub(super) static KINDS: &[Kind] = &[
         spectrograms,
     ),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::PixelNorm(_)),
+        VaeConfig::is::<PixelNormConfig>,
         "autoencoder of LTX-2",
         vae,
     )

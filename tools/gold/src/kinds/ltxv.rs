@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{CallConds, Cond, CondValue, EncodeArgs, NetworkInput};
 use fresco_models::ltxv::{LtxvConfig, LtxvNetwork};
-use fresco_models::vae::{PixelNormConfig, PixelNormVae};
+use fresco_models::vae::{Autoencoder, AutoencoderConfig, PixelNormConfig, PixelNormVae};
 use fresco_models::{DiffusionNetwork, ModelError};
 use fresco_tensor::Device;
 
@@ -22,7 +22,7 @@ pub(super) static KINDS: &[Kind] = &[
     )
     .with(|golden| golden.has("sigma")),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::PixelNorm(_)),
+        VaeConfig::is::<PixelNormConfig>,
         "autoencoder of LTX-Video",
         vae,
     )

@@ -7,7 +7,7 @@ use fresco_models::denoise::hooks::Hooks;
 use fresco_models::minimax::sound::{SoundConfig, SoundVae};
 use fresco_models::minimax::{MiniMaxConfig, MiniMaxNetwork, Segment, Sequence, Tokens};
 use fresco_models::vae::pieces::LevelConfig;
-use fresco_models::vae::{PieceConfig, PieceVae, names};
+use fresco_models::vae::{AutoencoderConfig, PieceConfig, PieceVae, names};
 use fresco_models::waves::kaiser_filter;
 use fresco_models::{DiffusionNetwork, ModelError};
 use fresco_tensor::{Device, Tensor};
@@ -21,7 +21,7 @@ use crate::report::Report;
 pub(super) static KINDS: &[Kind] = &[
     Kind::diffusion("MiniMax H3", "MiniMax H3", network),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Pieces(_)),
+        VaeConfig::is::<PieceConfig>,
         "autoencoder of MiniMax H3",
         vae,
     ),

@@ -5,7 +5,7 @@ use fresco_models::aura_flow::{AuraFlowConfig, AuraFlowNetwork};
 use fresco_models::cascade::{CascadeConfig, CascadeLevel, CascadeNetwork};
 use fresco_models::hunyuan_dit::{HunyuanDitConfig, HunyuanDitNetwork};
 use fresco_models::pixart::{PixArtConfig, PixArtNetwork};
-use fresco_models::vae::QuantisedVae;
+use fresco_models::vae::{Autoencoder, QuantisedConfig, QuantisedVae};
 use fresco_tensor::{Device, Stored, Tensor};
 
 use fresco_models::vae::VaeConfig;
@@ -20,7 +20,7 @@ pub(super) static KINDS: &[Kind] = &[
     Kind::diffusion("HunyuanDiT", "HunyuanDiT", hunyuan_dit),
     Kind::diffusion("Stable Cascade", "Stable Cascade", cascade),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Quantised(_)),
+        VaeConfig::is::<QuantisedConfig>,
         "autoencoder of Stable Cascade",
         quantised,
     ),

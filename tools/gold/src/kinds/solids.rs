@@ -6,7 +6,7 @@ use fresco_models::denoise::CondValue;
 use fresco_models::hunyuan3d::{
     Hunyuan3d21Config, Hunyuan3d21Network, Hunyuan3dConfig, Hunyuan3dNetwork,
 };
-use fresco_models::vae::ShapeVaeConfig;
+use fresco_models::vae::{AutoencoderConfig, ShapeVaeConfig};
 use fresco_tensor::{Device, Tensor};
 
 use super::{Kind, pass};
@@ -19,7 +19,7 @@ pub(super) static KINDS: &[Kind] = &[
         .with(|golden| golden.has_key("latent_in.weight")),
     Kind::diffusion("Hunyuan3D 2", "Hunyuan3D 2.1", later),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Shape(_)),
+        VaeConfig::is::<ShapeVaeConfig>,
         "autoencoder of solids",
         shape,
     ),
@@ -71,7 +71,7 @@ fn shape(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
         ..ShapeVaeConfig::detect(&store)?
     };
     config.verify(&store)?;
-    let net = config.build(&store)?;
+    let net = config.open(&store)?;
     let side = golden.tensor("grid")?.dim(1)?;
     let cells = side.checked_sub(1).context("grid is empty")?;
     let field = net.field(&golden.tensor("z")?, cells, 100, &go)?;

@@ -15,7 +15,7 @@ use fresco_tensor::{Device, Tensor};
 use super::{Kind, pass};
 use crate::golden::{self, Golden};
 use crate::report::Report;
-use fresco_models::vae::VaeConfig;
+use fresco_models::vae::{AutoencoderConfig, VaeConfig};
 
 pub(super) static KINDS: &[Kind] = &[
     Kind::diffusion("ACE-Step", "ACE-Step", ace).with(|golden| golden.any_key("lyric_encoder.")),
@@ -32,13 +32,13 @@ pub(super) static KINDS: &[Kind] = &[
     ),
     Kind::diffusion("Stable Audio", "Stable Audio", stable_audio),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Sound(_)),
+        VaeConfig::is::<SoundVaeConfig>,
         "autoencoder of spectrograms",
         mel,
     )
     .with(|golden| golden.any_key("vocoder.")),
     Kind::autoencoder(
-        |config| matches!(config, VaeConfig::Sound(_)),
+        VaeConfig::is::<SoundVaeConfig>,
         "autoencoder of waveforms",
         oobleck,
     )
@@ -169,7 +169,7 @@ fn vae(golden: &Golden, device: &Device) -> Result<SoundVae> {
     let store = sound::store(&golden.weight_file()?, "", device.clone());
     let config = SoundVaeConfig::detect(&store)?;
     config.verify(&store)?;
-    Ok(config.build(&store)?)
+    Ok(config.open(&store)?)
 }
 
 fn mel(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {

@@ -209,7 +209,11 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     }
     if golden.has("out_strength0") {
         let mut conds = with(always.clone());
-        let none = Tensor::zeros([1, conds.list("vace_context").len()])?;
+        let count = conds
+            .0
+            .get("vace_context")
+            .map_or(0, |all| all.list().len());
+        let none = Tensor::zeros([1, count])?;
         conds.0.insert("vace_strength", regular(none));
         report.check("out_strength0", &run(&levels, &conds, &plain)?)?;
     }
@@ -327,7 +331,7 @@ fn from_conditioning(golden: &Golden, device: &Device, report: &mut Report<'_>) 
             prompt_type: "positive",
         };
         let conds = CallConds(WanNetwork::encode(&config, &golden.name, &args)?);
-        let beside = conds.tensor("c_concat");
+        let beside = conds.0.get("c_concat").and_then(CondValue::tensor);
         if let Some(beside) = beside
             && golden.has(&named("concat"))
         {

@@ -9,9 +9,11 @@ use super::codes::CodeDecoder;
 use super::condition::ConditionEncoder;
 use super::config::{Ace15Config, LayerShape};
 use super::layers::{EPS, attention, feed_forward, near, rope};
+use crate::conds;
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
-    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
+    CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
+    names,
 };
 use crate::error::{ModelError, Result};
 use crate::latent_format::{self, LatentFormat};
@@ -20,7 +22,7 @@ use crate::store::Walk;
 use crate::transformer::{AdaLn, Attention, Blocks, Mlp, Rope, Rotation, TimeEmbed};
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
-const HELD: u64 = 16;
+const HELD: usize = 16;
 /// What times are multiplied with before they become waves.
 const SCALE: f32 = 1000.0;
 
@@ -108,6 +110,19 @@ pub struct Ace15Network {
     last_bias: Arc<Value>,
 }
 
+conds! {
+    /// What the network is told besides the latent.
+    struct Ace15Conds<'a> {
+        tags: &'a Tensor = names::PROMPT,
+        voice: Option<&'a Tensor> = "voice",
+        lyrics: Option<&'a Tensor> = "lyrics",
+        given: Option<&'a Tensor> = "beside",
+        source: Option<&'a Tensor> = "source",
+        codes: Option<&'a Tensor> = "codes",
+        end: Option<f64> = "timestep_r",
+    }
+}
+
 impl DiffusionNetwork for Ace15Network {
     type Config = Ace15Config;
 
@@ -125,7 +140,7 @@ impl DiffusionNetwork for Ace15Network {
             context: Some(text.unwrap_or(config.context)),
             model_channels: None,
             architecture: None,
-            memory_factor: (47, 10),
+            pass: PassMemory::of_places(config.patch, config.block.dim, HELD),
             sampling: ModelSampling::flow(3.0, 1.0),
         }
     }
@@ -162,6 +177,7 @@ impl DiffusionNetwork for Ace15Network {
     }
 
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
+        let conds = Ace15Conds::read(input.conds)?;
         let (device, config) = (&self.device, &self.config);
         let [b, channels, frames] = input.x.dims3()?;
         if channels != config.channels {
@@ -171,9 +187,9 @@ impl DiffusionNetwork for Ace15Network {
             );
             return Err(ModelError::invalid("latent", reason));
         }
-        let prompt = self.prompt.forward(&self.tokens(input)?)?;
+        let prompt = self.prompt.forward(&self.tokens(&conds)?)?;
         let x = input.x.permute(&[0, 2, 1])?.to(device)?;
-        let beside = self.beside(input, frames)?;
+        let beside = self.beside(&conds, b, frames)?;
         let x = Tensor::cat(&[&beside, &x], 2)?;
         let count = frames.div_ceil(config.patch);
         let missing = [b, count * config.patch - frames, x.dim(2)?];
@@ -186,11 +202,9 @@ impl DiffusionNetwork for Ace15Network {
             .first
             .forward(&x.reshape([b, count, width * config.patch])?)?;
         // Models that go by other steps than they are told are given the time that a step ends at.
-        let apart: Vec<f32> = match input.conds.0.get("timestep_r") {
-            Some(CondValue::Constant(end)) => {
-                input.timesteps.iter().map(|t| t - *end as f32).collect()
-            }
-            _ => vec![0.0; input.timesteps.len()],
+        let apart: Vec<f32> = match conds.end {
+            Some(end) => input.timesteps.iter().map(|t| t - end as f32).collect(),
+            None => vec![0.0; input.timesteps.len()],
         };
         let [said, rows] = self.times[0].forward(input.timesteps, device)?;
         let [more_said, more_rows] = self.times[1].forward(&apart, device)?;
@@ -225,7 +239,7 @@ impl DiffusionNetwork for Ace15Network {
         let mut conds = ModelConds::new();
         let width = config.condition.as_ref().map(|condition| condition.text);
         let tags = args.prompt_of_width(width.unwrap_or(config.context), file)?;
-        conds.insert("c_crossattn", CondValue::Regular(tags.clone()));
+        conds.insert(names::PROMPT, CondValue::Regular(tags.clone()));
         let mut copy = |from: &str, to: &'static str| {
             if let Some(value) = args.cond.tensors.get(from) {
                 conds.insert(to, CondValue::Regular(value.clone()));
@@ -245,39 +259,30 @@ impl DiffusionNetwork for Ace15Network {
         }
         Ok(conds)
     }
-
-    fn memory_required(config: &Ace15Config, shape: &[usize]) -> u64 {
-        let batch = shape.first().copied().unwrap_or(0) as u64;
-        let frames = shape.last().copied().unwrap_or(0) as u64;
-        let tokens = batch.saturating_mul(frames / config.patch.max(1) as u64 + 1);
-        tokens.saturating_mul(config.block.dim as u64 * HELD * size_of::<f32>() as u64)
-    }
 }
 
 impl Ace15Network {
     /// The tokens that are looked at.
-    fn tokens(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
-        let Some(tags) = input.conds.tensor("c_crossattn") else {
-            return Err(ModelError::invalid("prompt", "this model needs one"));
-        };
+    fn tokens(&self, conds: &Ace15Conds<'_>) -> Result<Tensor> {
+        let tags = conds.tags;
         let Some(condition) = &self.condition else {
             return Ok(tags.to(&self.device)?);
         };
-        let voice = input.conds.tensor("voice");
+        let voice = conds.voice;
         // Latents come with channels first.
         let voice = voice.map(|voice| voice.permute(&[0, 2, 1])).transpose()?;
-        let lyrics = input.conds.tensor("lyrics");
+        let lyrics = conds.lyrics;
         condition.forward(tags, lyrics, voice.as_ref(), &self.device)
     }
 
     /// What goes in beside the latent, (b, frames, channels): what it is made of, and where it is made anew, which is
     /// everywhere.
-    fn beside(&self, input: &NetworkInput<'_>, frames: usize) -> Result<Tensor> {
-        let (device, b) = (&self.device, input.x.dim(0)?);
-        if let Some(given) = input.conds.tensor("beside") {
+    fn beside(&self, conds: &Ace15Conds<'_>, b: usize, frames: usize) -> Result<Tensor> {
+        let device = &self.device;
+        if let Some(given) = conds.given {
             return Ok(given.permute(&[0, 2, 1])?.to(device)?);
         }
-        let source = match (input.conds.tensor("source"), input.conds.tensor("codes")) {
+        let source = match (conds.source, conds.codes) {
             (Some(source), _) if source.dim(2)? == frames => {
                 source.permute(&[0, 2, 1])?.to(device)?
             }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, Tensor, WeightFile};
 
-use crate::control::{BuildControl, ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
+use crate::control::{
+    BuildControl, ControlConds, ControlInput, ControlNetwork, ControlStore, SeenHint, Steers,
+};
 use crate::denoise::hooks::ControlFeatures;
 use crate::error::{ModelError, Result};
 use crate::sd::UNITS;
@@ -80,13 +82,13 @@ impl ControlNetwork for ControlNet {
         let SeenHint::Map(seen) = input.seen else {
             return Err(ModelError::invalid("control net", "not a control net"));
         };
-        let own = input.conds.tensor("crossattn_controlnet");
+        let conds = ControlConds::read(input.conds)?;
         self.forward_as(
             input.x,
             seen,
             input.timesteps,
-            own.or_else(|| input.conds.tensor("c_crossattn")),
-            input.conds.tensor("y"),
+            conds.own_prompt.or(conds.prompt),
+            conds.pooled,
             input.types,
         )
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, attention, concat_channels,
+    Act, After, ChannelParts, Conv2d, GroupNorm, LayerNorm, Linear, Mask, attention,
 };
 
 use super::context::Keys;
@@ -74,13 +74,6 @@ impl Pass<'_> {
     }
 }
 
-/// What the result of a residual block is added to.
-enum Beside<'a> {
-    Known(&'a Tensor),
-    /// What a layer makes of the channels of an input and of those behind them, at best together with the last convolution.
-    Later(&'a Linear, &'a Tensor, Option<&'a Tensor>),
-}
-
 /// Norm, activation, convolution twice, with the noise level added between.
 pub(crate) struct Residual {
     norm1: Arc<GroupNorm>,
@@ -120,73 +113,18 @@ impl Residual {
         &self.emb
     }
 
-    pub(crate) fn forward(&self, x: Tensor, pass: &Pass<'_>) -> Result<Tensor> {
-        match &self.skip {
-            Some(skip) if self.conv2.joins(skip, &x) => {
-                let h = self.norm1.forward(&x, Act::Silu)?;
-                self.go_on(Beside::Later(skip, &x, None), &h, pass)
-            }
-            Some(skip) => {
-                let skipped = skip.forward(&x)?;
-                let h = self.norm1.forward_owned(x, Act::Silu)?;
-                self.go_on(Beside::Known(&skipped), &h, pass)
-            }
-            None => {
-                let h = self.norm1.forward(&x, Act::Silu)?;
-                self.go_on(Beside::Known(&x), &h, pass)
-            }
-        }
-    }
-
-    /// The same of the channels of `x` and of those of `skip` after them.
-    pub(crate) fn forward_of_two(
-        &self,
-        x: Tensor,
-        skip: Tensor,
-        pass: &Pass<'_>,
-    ) -> Result<Tensor> {
-        if let Some(layer) = &self.skip
-            && let Some(h) = self.norm1.forward_of_two(&x, &skip, Act::Silu)?
-        {
-            if self.conv2.joins(layer, &x) {
-                return self.go_on(Beside::Later(layer, &x, Some(&skip)), &h, pass);
-            }
-            if let Some(skipped) = layer.forward_of_two(&x, &skip)? {
-                drop((x, skip));
-                return self.go_on(Beside::Known(&skipped), &h, pass);
-            }
-        }
-        let joined = concat_channels(&[&x, &skip])?;
-        drop((x, skip));
-        self.forward(joined, pass)
-    }
-
-    /// From the first convolution on: `h` is normalised, and the result is added to what stands beside it.
-    fn go_on(&self, beside: Beside<'_>, h: &Tensor, pass: &Pass<'_>) -> Result<Tensor> {
+    pub(crate) fn forward(&self, x: ChannelParts, pass: &Pass<'_>) -> Result<Tensor> {
+        let skip = self.skip.as_deref();
+        let (h, around) = self.norm1.with_shortcut(x, Act::Silu, skip, &self.conv2)?;
         let emb = pass.level(&self.emb)?; // (b, c) or (1, c)
         let time = After {
             per_item: Some(&emb),
             ..After::default()
         };
-        let h = self.conv1.forward_with(h, before_norm(time))?;
+        let h = self.conv1.forward_with(&h, before_norm(time))?;
         let h = self.norm2.forward_owned(h, Act::Silu)?;
-        let h = match beside {
-            Beside::Known(x) => self.conv2.forward_with(&h, before_norm(plus(x)))?,
-            Beside::Later(layer, x, behind) => {
-                let after = before_norm(After::default());
-                let joined = self.conv2.forward_and(&h, layer, (x, behind), after)?;
-                if let Some(joined) = joined {
-                    joined
-                } else {
-                    let skipped = match behind {
-                        Some(behind) => layer.forward(&concat_channels(&[x, behind])?)?,
-                        None => layer.forward(x)?,
-                    };
-                    let after = before_norm(plus(&skipped));
-                    self.conv2.forward_with(&h, after)?
-                }
-            }
-        };
+        let after = before_norm(After::default());
+        let h = self.conv2.forward_to(&h, around, after)?;
         match &self.time {
             Some(time) => time.forward(h, pass),
             None => Ok(h),

@@ -251,7 +251,7 @@ impl UNet {
             }
             let mut steps = block.steps.iter();
             if let Some(first) = steps.next() {
-                h = first.forward_of_two((h, skip), pass, BlockKind::OUTPUT, number)?;
+                h = first.forward((h, skip), pass, BlockKind::OUTPUT, number)?;
             }
             for step in steps {
                 h = step.forward(h, pass, BlockKind::OUTPUT, number)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, After, Conv2d, Linear, concat_channels};
+use fresco_tensor::nn::{Act, After, ChannelParts, Conv2d, Linear};
 use fresco_tensor::{Device, Tensor};
 
 use super::config::{First, Stage, UNetConfig};
@@ -23,33 +23,16 @@ pub(crate) enum UNetLayer {
 impl UNetLayer {
     pub(crate) fn forward(
         &self,
-        x: Tensor,
+        x: impl Into<ChannelParts>,
         pass: &Pass<'_>,
         kind: BlockKind,
         number: usize,
     ) -> Result<Tensor> {
+        let x = x.into();
         match self {
-            Self::Conv(conv) => Ok(conv.forward_with(&x, before_norm(After::default()))?),
+            Self::Conv(conv) => Ok(conv.forward_with(&x.joined()?, before_norm(After::default()))?),
             Self::Residual(block) => block.forward(x, pass),
-            Self::Transformer(block) => block.forward(x, pass, kind, number),
-        }
-    }
-
-    /// The same of the channels of two, one behind the other.
-    pub(crate) fn forward_of_two(
-        &self,
-        (x, behind): (Tensor, Tensor),
-        pass: &Pass<'_>,
-        kind: BlockKind,
-        number: usize,
-    ) -> Result<Tensor> {
-        match self {
-            Self::Residual(block) => block.forward_of_two(x, behind, pass),
-            Self::Conv(_) | Self::Transformer(_) => {
-                let joined = concat_channels(&[&x, &behind])?;
-                drop((x, behind));
-                self.forward(joined, pass, kind, number)
-            }
+            Self::Transformer(block) => block.forward(x.joined()?, pass, kind, number),
         }
     }
 }

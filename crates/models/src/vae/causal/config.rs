@@ -2,6 +2,8 @@
 
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, WeightStore};
+use crate::vae::Vae;
+use crate::vae::autoencoder::{AutoencoderConfig, FrameOrder, VaeFacts};
 
 use super::model::{CausalVae, WHAT};
 
@@ -271,13 +273,31 @@ impl CausalConfig {
         Layout::of(|weights| CausalVae::walk(weights, self))
     }
 
-    /// Whether a store has every weight in its shape.
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
-        self.layout()?.verify(store, WHAT)
-    }
-
     /// Every weight with its shape.
     pub fn weights(&self) -> Result<Vec<(String, Vec<usize>)>> {
         Ok(self.layout()?.items().to_vec())
+    }
+}
+
+impl AutoencoderConfig for CausalConfig {
+    fn facts(&self) -> VaeFacts {
+        let channels = self.latent_channels();
+        let facts = match self.temporal_ratio() {
+            Some(frames) => VaeFacts::film(channels, self.ratio(), frames),
+            None => VaeFacts::pictures(channels, self.ratio()),
+        };
+        VaeFacts {
+            picture_channels: self.picture_channels(),
+            frames: FrameOrder::OneByOne,
+            ..facts
+        }
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
+        self.layout()?.verify(store, WHAT)
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(CausalVae::new(store)?.into())
     }
 }

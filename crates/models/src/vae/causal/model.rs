@@ -10,6 +10,7 @@ use super::config::{CausalConfig, CausalHalf};
 use super::stream::Stream;
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
+use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
 use crate::vae::kl::Check;
 use crate::vae::squares::{patched, unpatched};
 
@@ -181,69 +182,6 @@ impl CausalVae {
         &self.config
     }
 
-    /// The mean latent (b, c, t, h, w) of videos (b, 3 or 4, frames, h, w) in -1..1. Frames at the end that fill no latent
-    /// frame are left out.
-    pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        let (coder, moments) = self
-            .encoder
-            .as_ref()
-            .ok_or_else(|| ModelError::invalid("VAE encode", "the file has a decoder only"))?;
-        let ratio = self.config.temporal_ratio().unwrap_or(1);
-        self.in_pieces("VAE encode", pixels, ratio, |frames, stream, give| {
-            let frames = patched(frames, self.config.patch)?;
-            let h = stream.causal(&coder.conv_in, &frames, None)?;
-            drop(frames);
-            let h = coder.levels(h, stream, check)?;
-            let h = coder.middle.forward(h, stream, check)?;
-            let h = coder.finish(&h, stream)?;
-            let all = moments.forward(&h, &[], None)?;
-            let channels = all.dim(3)?;
-            give(all.narrow(3, 0, channels / 2)?)
-        })
-    }
-
-    /// Videos (b, 3 or 4, frames, h, w), about -1..1, of latents (b, c, t, h, w).
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        let items = latent.shape().first().copied().unwrap_or(0);
-        let mut all = Vec::with_capacity(items);
-        for item in 0..items {
-            let mut made = Vec::new();
-            let one = latent.narrow(0, item, 1)?;
-            self.decode_each(&one, check, &mut |frames| {
-                made.push(frames);
-                Ok(())
-            })?;
-            all.push(planes(made)?);
-        }
-        if all.is_empty() {
-            let reason = format!("there is nothing in shape {:?}", latent.shape());
-            return Err(ModelError::invalid("VAE decode", reason));
-        }
-        joined(all, 0)
-    }
-
-    /// As [`Self::decode`], but frames (n, h, w, 3 or 4) are handed out as soon as they are made, and none is kept.
-    pub fn decode_each(
-        &self,
-        latent: &Tensor,
-        check: Check<'_>,
-        sink: &mut dyn FnMut(Tensor) -> Result<()>,
-    ) -> Result<()> {
-        let (coder, point) = self
-            .decoder
-            .as_ref()
-            .ok_or_else(|| ModelError::invalid("VAE decode", "the file has an encoder only"))?;
-        let patch = self.config.patch;
-        let pass = |frames: Tensor, stream: &mut Stream, give: &mut Give<'_>| {
-            let h = point.forward(&frames, &[], None)?;
-            drop(frames);
-            let h = stream.causal(&coder.conv_in, &h, None)?;
-            let h = coder.middle.forward(h, stream, check)?;
-            coder.up(h, stream, check, &mut |made| give(unpatched(made, patch)?))
-        };
-        self.each_piece("VAE decode", latent, 1, pass, |_, made| sink(made))
-    }
-
     /// Runs a network on each item of (b, c, t, h, w), a piece of `each` frames at a time, and joins what it makes.
     fn in_pieces(
         &self,
@@ -301,6 +239,85 @@ impl CausalVae {
             }
         }
         Ok(())
+    }
+}
+
+impl Autoencoder for CausalVae {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
+    }
+
+    /// The mean latent (b, c, t, h, w) of videos (b, 3 or 4, frames, h, w) in -1..1. Frames at the end that fill no latent
+    /// frame are left out.
+    fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
+        if pixels.rank() == 4 {
+            // A picture is a video of one frame.
+            return Ok(self.encode(&pixels.unsqueeze(2)?, check)?.squeeze(2)?);
+        }
+        let (coder, moments) = self
+            .encoder
+            .as_ref()
+            .ok_or_else(|| ModelError::invalid("VAE encode", "the file has a decoder only"))?;
+        let ratio = self.config.temporal_ratio().unwrap_or(1);
+        self.in_pieces("VAE encode", pixels, ratio, |frames, stream, give| {
+            let frames = patched(frames, self.config.patch)?;
+            let h = stream.causal(&coder.conv_in, &frames, None)?;
+            drop(frames);
+            let h = coder.levels(h, stream, check)?;
+            let h = coder.middle.forward(h, stream, check)?;
+            let h = coder.finish(&h, stream)?;
+            let all = moments.forward(&h, &[], None)?;
+            let channels = all.dim(3)?;
+            give(all.narrow(3, 0, channels / 2)?)
+        })
+    }
+
+    /// Videos (b, 3 or 4, frames, h, w), about -1..1, of latents (b, c, t, h, w).
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+        if latent.rank() == 4 {
+            return Ok(self.decode(&latent.unsqueeze(2)?, check)?.squeeze(2)?);
+        }
+        let items = latent.shape().first().copied().unwrap_or(0);
+        let mut all = Vec::with_capacity(items);
+        for item in 0..items {
+            let mut made = Vec::new();
+            let one = latent.narrow(0, item, 1)?;
+            self.decode_each(&one, check, &mut |frames| {
+                made.push(frames);
+                Ok(())
+            })?;
+            all.push(planes(made)?);
+        }
+        if all.is_empty() {
+            let reason = format!("there is nothing in shape {:?}", latent.shape());
+            return Err(ModelError::invalid("VAE decode", reason));
+        }
+        joined(all, 0)
+    }
+
+    /// As [`Self::decode`], but frames (n, h, w, 3 or 4) are handed out as soon as they are made, and none is kept.
+    fn decode_each(
+        &self,
+        latent: &Tensor,
+        check: Check<'_>,
+        sink: &mut dyn FnMut(Tensor) -> Result<()>,
+    ) -> Result<()> {
+        if latent.rank() == 4 {
+            return self.decode_each(&latent.unsqueeze(2)?, check, sink);
+        }
+        let (coder, point) = self
+            .decoder
+            .as_ref()
+            .ok_or_else(|| ModelError::invalid("VAE decode", "the file has an encoder only"))?;
+        let patch = self.config.patch;
+        let pass = |frames: Tensor, stream: &mut Stream, give: &mut Give<'_>| {
+            let h = point.forward(&frames, &[], None)?;
+            drop(frames);
+            let h = stream.causal(&coder.conv_in, &h, None)?;
+            let h = coder.middle.forward(h, stream, check)?;
+            coder.up(h, stream, check, &mut |made| give(unpatched(made, patch)?))
+        };
+        self.each_piece("VAE decode", latent, 1, pass, |_, made| sink(made))
     }
 }
 

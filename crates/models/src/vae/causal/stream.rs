@@ -1,7 +1,7 @@
 //! What is still to be seen of frames that were worked on before.
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::Conv3d;
+use fresco_tensor::nn::{Conv3d, Keeping};
 
 use super::model::joined;
 use crate::error::Result;
@@ -101,14 +101,10 @@ impl Stream {
         make: impl FnOnce() -> Result<Tensor>,
         add: Option<Tensor>,
     ) -> Result<Tensor> {
-        if from.device().is_gpu() {
-            return self.causal(conv, &make()?, add);
-        }
-        if add.is_none() && conv.out_channels() < conv.in_channels() {
-            return self.narrowing(conv, &make()?);
-        }
-        if from.dim(0)? > 1 {
-            return self.causal(conv, &make()?, add);
+        match conv.keeping(from, add.as_ref())? {
+            Keeping::Frames => return self.causal(conv, &make()?, add),
+            Keeping::Sums => return self.narrowing(conv, &make()?),
+            Keeping::FramesInTurn => {}
         }
         let (place, mut before) = self.take();
         let sum = conv.begun(&before, add)?;

@@ -1,8 +1,11 @@
 //! The shape of a network, read from keys and shapes.
 
+use super::model::PieceVae;
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, WeightStore};
 use crate::transformer::Shapes;
+use crate::vae::Vae;
+use crate::vae::autoencoder::{AutoencoderConfig, Tiling, VaeFacts};
 
 /// More levels, and more layers in one, than any of these has.
 const MOST: usize = 64;
@@ -130,11 +133,6 @@ impl PieceConfig {
         })
     }
 
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
-        let layout = Layout::of(|weights| super::model::PieceVae::walk(weights, self))?;
-        layout.verify(store, super::model::WHAT)
-    }
-
     /// Latent frames of a whole piece.
     pub(super) fn piece_latents(&self) -> usize {
         self.piece.div_ceil(SPAN)
@@ -151,5 +149,23 @@ impl PieceConfig {
         let each = self.piece_latents();
         let (whole, rest) = (latents / each, latents % each);
         whole * self.piece + (rest * SPAN).saturating_sub(if rest > 0 { SPAN - 1 } else { 0 })
+    }
+}
+
+impl AutoencoderConfig for PieceConfig {
+    fn facts(&self) -> VaeFacts {
+        VaeFacts {
+            tiling: Tiling::ByNetwork,
+            ..VaeFacts::film(self.latent, self.patch, SPAN)
+        }
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
+        let layout = Layout::of(|weights| super::model::PieceVae::walk(weights, self))?;
+        layout.verify(store, super::model::WHAT)
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(PieceVae::with(store, self)?.into())
     }
 }

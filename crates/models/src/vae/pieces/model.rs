@@ -10,6 +10,7 @@ use super::decoder::Decoder;
 use super::encoder::Encoder;
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
+use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
 use crate::vae::kl::Check;
 
 /// The network in messages.
@@ -61,18 +62,6 @@ impl PieceVae {
         &self.config
     }
 
-    /// The mean latent (b, c, t, h, w) of videos (b, 3, frames, h, w) in -1..1.
-    pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        let coloured = colours(pixels, |v, (mean, dev)| {
-            (f32::midpoint(v, 1.0) - mean) / dev
-        })?;
-        let (ratio, tile) = (self.config.patch, TILE);
-        let latent = in_tiles(&coloured, (tile, OVERLAP), (1, ratio), |part| {
-            self.encode_plain(part, check)
-        })?;
-        self.measure(&latent, true)
-    }
-
     /// The same of colours as the network has them.
     pub fn encode_plain(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let Some(encoder) = &self.encoder else {
@@ -88,19 +77,6 @@ impl PieceVae {
                 parts.push(encoder.forward(&part.to(&self.device)?, check)?);
             }
             Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)?)
-        })
-    }
-
-    /// Videos (b, 3, frames, h, w), about -1..1, of latents.
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        let latent = self.measure(latent, false)?;
-        let ratio = self.config.patch;
-        let (tile, overlap) = ((TILE / ratio).max(2), (OVERLAP / ratio).max(1));
-        let made = in_tiles(&latent, (tile, overlap), (ratio, 1), |part| {
-            self.decode_plain(part, check)
-        })?;
-        colours(&made, |v, (mean, dev)| {
-            (v * dev + mean).clamp(0.0, 1.0) * 2.0 - 1.0
         })
     }
 
@@ -156,6 +132,37 @@ impl PieceVae {
             latent.sub(&means)?.div(&deviations)?
         } else {
             latent.mul(&deviations)?.add(&means)?
+        })
+    }
+}
+
+impl Autoencoder for PieceVae {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
+    }
+
+    /// The mean latent (b, c, t, h, w) of videos (b, 3, frames, h, w) in -1..1.
+    fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
+        let coloured = colours(pixels, |v, (mean, dev)| {
+            (f32::midpoint(v, 1.0) - mean) / dev
+        })?;
+        let (ratio, tile) = (self.config.patch, TILE);
+        let latent = in_tiles(&coloured, (tile, OVERLAP), (1, ratio), |part| {
+            self.encode_plain(part, check)
+        })?;
+        self.measure(&latent, true)
+    }
+
+    /// Videos (b, 3, frames, h, w), about -1..1, of latents.
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+        let latent = self.measure(latent, false)?;
+        let ratio = self.config.patch;
+        let (tile, overlap) = ((TILE / ratio).max(2), (OVERLAP / ratio).max(1));
+        let made = in_tiles(&latent, (tile, overlap), (ratio, 1), |part| {
+            self.decode_plain(part, check)
+        })?;
+        colours(&made, |v, (mean, dev)| {
+            (v * dev + mean).clamp(0.0, 1.0) * 2.0 - 1.0
         })
     }
 }

@@ -2,8 +2,11 @@
 
 use serde_json::Value as Json;
 
+use super::model::PixelNormVae;
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, WeightStore};
+use crate::vae::Vae;
+use crate::vae::autoencoder::{AutoencoderConfig, VaeFacts};
 
 /// More blocks, and more layers in one, than any of these has.
 const MOST: usize = 64;
@@ -106,11 +109,6 @@ impl PixelNormConfig {
         })
     }
 
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
-        let layout = Layout::of(|weights| super::model::PixelNormVae::walk(weights, self))?;
-        layout.verify(store, super::model::WHAT)
-    }
-
     pub fn latent_channels(&self) -> usize {
         self.decoder.first.0
     }
@@ -128,6 +126,22 @@ impl PixelNormConfig {
     fn steps(&self, axis: usize) -> usize {
         let blocks = self.decoder.blocks.iter();
         blocks.map(|block| block.steps()[axis]).product()
+    }
+}
+
+impl AutoencoderConfig for PixelNormConfig {
+    fn facts(&self) -> VaeFacts {
+        let channels = self.latent_channels();
+        VaeFacts::film(channels, self.ratio(), self.temporal_ratio())
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
+        let layout = Layout::of(|weights| super::model::PixelNormVae::walk(weights, self))?;
+        layout.verify(store, super::model::WHAT)
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(PixelNormVae::new(store)?.into())
     }
 }
 

@@ -9,6 +9,7 @@ use super::blocks::{Beyond, Block, Convolution, LastLevel, Told};
 use super::config::{DEVIATIONS, HalfConfig, MEANS, PixelNormConfig};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
+use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
 use crate::vae::kl::Check;
 use crate::vae::squares::{patched, unpatched};
 
@@ -113,49 +114,6 @@ impl PixelNormVae {
         &self.config
     }
 
-    /// The mean latent (b, c, t, h, w) of videos (b, 3, frames, h, w) in -1..1. Frames at the end that fill no latent frame
-    /// are left out.
-    pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        let Some(encoder) = &self.encoder else {
-            let reason = "the file has a decoder only";
-            return Err(ModelError::invalid("VAE encode", reason));
-        };
-        let span = self.config.temporal_ratio().max(1);
-        let latent = items("VAE encode", pixels, |video| {
-            let frames = video.dim(0)?;
-            let whole = (frames - 1) / span * span + 1;
-            let video = video.narrow(0, 0, whole)?.to(&self.device)?;
-            let mut told = Told {
-                beyond: Beyond::Causal,
-                level: None,
-                random: None,
-            };
-            let made = encoder.forward(&patched(video, self.config.patch)?, &mut told, check)?;
-            // The last channel says how sure it is of all of them.
-            let channels = made.dim(3)? - 1;
-            Ok(made.narrow(3, 0, channels)?)
-        })?;
-        let Some([means, deviations]) = self.measures()? else {
-            return Ok(latent);
-        };
-        Ok(latent.sub(&means)?.div(&deviations)?)
-    }
-
-    /// Videos (b, 3, frames, h, w), about -1..1, of latents (b, c, t, h, w). Decoders that are told how much noise is left
-    /// get that much put in, always the same.
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        let mut random = Generator::new(0);
-        let mut latent = latent.clone();
-        if self.config.told {
-            let noise = random.randn(latent.shape())?.mul_scalar(NOISE);
-            latent = latent.mul_scalar(1.0 - NOISE).add(&noise)?;
-        }
-        if let Some([means, deviations]) = self.measures()? {
-            latent = latent.mul(&deviations)?.add(&means)?;
-        }
-        self.decode_plain(&latent, Some(random), check)
-    }
-
     /// What the decoder makes of latents as they are, with noise in its layers or without.
     pub fn decode_plain(
         &self,
@@ -192,6 +150,55 @@ impl PixelNormVae {
             Ok(value.reshape([1, value.len(), 1, 1, 1])?)
         };
         Ok(Some([line(&both[0])?, line(&both[1])?]))
+    }
+}
+
+impl Autoencoder for PixelNormVae {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
+    }
+
+    /// The mean latent (b, c, t, h, w) of videos (b, 3, frames, h, w) in -1..1. Frames at the end that fill no latent frame
+    /// are left out.
+    fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
+        let Some(encoder) = &self.encoder else {
+            let reason = "the file has a decoder only";
+            return Err(ModelError::invalid("VAE encode", reason));
+        };
+        let span = self.config.temporal_ratio().max(1);
+        let latent = items("VAE encode", pixels, |video| {
+            let frames = video.dim(0)?;
+            let whole = (frames - 1) / span * span + 1;
+            let video = video.narrow(0, 0, whole)?.to(&self.device)?;
+            let mut told = Told {
+                beyond: Beyond::Causal,
+                level: None,
+                random: None,
+            };
+            let made = encoder.forward(&patched(video, self.config.patch)?, &mut told, check)?;
+            // The last channel says how sure it is of all of them.
+            let channels = made.dim(3)? - 1;
+            Ok(made.narrow(3, 0, channels)?)
+        })?;
+        let Some([means, deviations]) = self.measures()? else {
+            return Ok(latent);
+        };
+        Ok(latent.sub(&means)?.div(&deviations)?)
+    }
+
+    /// Videos (b, 3, frames, h, w), about -1..1, of latents (b, c, t, h, w). Decoders that are told how much noise is left
+    /// get that much put in, always the same.
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+        let mut random = Generator::new(0);
+        let mut latent = latent.clone();
+        if self.config.told {
+            let noise = random.randn(latent.shape())?.mul_scalar(NOISE);
+            latent = latent.mul_scalar(1.0 - NOISE).add(&noise)?;
+        }
+        if let Some([means, deviations]) = self.measures()? {
+            latent = latent.mul(&deviations)?.add(&means)?;
+        }
+        self.decode_plain(&latent, Some(random), check)
     }
 }
 

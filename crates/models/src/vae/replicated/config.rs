@@ -2,6 +2,9 @@
 
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, WeightStore};
+use crate::vae::Vae;
+use crate::vae::autoencoder::{AutoencoderConfig, VaeFacts};
+use crate::vae::memory::VaeMemory;
 
 use super::model::{ReplicatedVae, WHAT};
 
@@ -218,9 +221,24 @@ impl ReplicatedConfig {
     pub fn temporal_ratio(&self) -> usize {
         1 << self.half().map_or(0, |half| half.resamplings().1)
     }
+}
 
-    /// Whether a store has every weight in its shape.
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
+impl AutoencoderConfig for ReplicatedConfig {
+    fn facts(&self) -> VaeFacts {
+        let memory = if self.grouped {
+            VaeMemory::Grouped
+        } else {
+            VaeMemory::Folded
+        };
+        let channels = self.latent_channels();
+        VaeFacts::film(channels, self.ratio(), self.temporal_ratio()).with_memory(memory)
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
         Layout::of(|weights| ReplicatedVae::walk(weights, self))?.verify(store, WHAT)
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(ReplicatedVae::new(store, self)?.into())
     }
 }

@@ -9,6 +9,7 @@ use super::blocks::{Carry, Level, Middle, Norm, Replicated, averaged};
 use super::config::{ReplicatedConfig, ReplicatedHalf};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
+use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
 use crate::vae::film::each_film;
 use crate::vae::kl::Check;
 
@@ -104,10 +105,16 @@ impl ReplicatedVae {
             SMALL_PIECE
         }
     }
+}
+
+impl Autoencoder for ReplicatedVae {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
+    }
 
     /// The mean latent (b, c, t, h, w) of films (b, 3, frames, h, w) in -1..1. Frames at the end that fill no latent frame
     /// are left out.
-    pub fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn encode(&self, pixels: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let (coder, quant) = self
             .encoder
             .as_ref()
@@ -146,7 +153,7 @@ impl ReplicatedVae {
     }
 
     /// Films (b, 3, frames, h, w), about -1..1, of latents (b, c, t, h, w).
-    pub fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
+    fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let (coder, quant) = self
             .decoder
             .as_ref()

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, attention};
 use fresco_tensor::{Buffer, Device, Tensor};
 
+use super::autoencoder::{Autoencoder, AutoencoderConfig, Subject, VaeFacts};
+use super::images::Vae;
 use super::kl::Check;
+use super::memory::VaeMemory;
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, Walk, WeightStore};
@@ -65,12 +68,27 @@ impl ShapeVaeConfig {
         })
     }
 
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
+    /// The network over its weights.
+    pub fn open(&self, store: &WeightStore) -> Result<ShapeVae> {
+        store.build(WHAT, |weights| ShapeVae::new(weights, self))
+    }
+}
+
+impl AutoencoderConfig for ShapeVaeConfig {
+    fn facts(&self) -> VaeFacts {
+        VaeFacts {
+            subject: Subject::Solids,
+            memory: VaeMemory::Solids,
+            ..VaeFacts::pictures(self.latent, 1)
+        }
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
         Layout::of(|weights| ShapeVae::new(weights, self))?.verify(store, WHAT)
     }
 
-    pub fn build(&self, store: &WeightStore) -> Result<ShapeVae> {
-        store.build(WHAT, |weights| ShapeVae::new(weights, self))
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(self.open(store)?.into())
     }
 }
 
@@ -311,5 +329,15 @@ impl ShapeVae {
         let field = self.field(latent, cells, chunk, check)?;
         let field = field.map(|v| f32::midpoint(v, 1.0).clamp(0.0, 1.0));
         Ok(field.movedim(1, 3)?)
+    }
+}
+
+impl Autoencoder for ShapeVae {
+    fn facts(&self) -> VaeFacts {
+        self.config.facts()
+    }
+
+    fn solids(&self) -> Option<&ShapeVae> {
+        Some(self)
     }
 }

@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, Tensor, TileAxis, WeightFile, tiled};
 
+use super::autoencoder::{Autoencoder, AutoencoderConfig, Subject, VaeFacts};
+use super::images::Vae;
 use super::kl::Check;
+use super::memory::VaeMemory;
 use crate::error::{ModelError, Result};
 use crate::sound::unnormed;
 use crate::store::{Layout, UnitOrder, WeightStore};
@@ -70,18 +73,8 @@ impl SoundVaeConfig {
         Ok(Self::Oobleck(OobleckConfig::detect(store)?))
     }
 
-    pub fn verify(&self, store: &WeightStore) -> Result<()> {
-        match self {
-            Self::Oobleck(config) => {
-                Layout::of(|weights| Oobleck::new(weights, config))?.verify(store, WHAT)
-            }
-            Self::Mel(config) => {
-                Layout::of(|weights| MelVae::new(weights, config))?.verify(store, WHAT)
-            }
-        }
-    }
-
-    pub fn build(&self, store: &WeightStore) -> Result<SoundVae> {
+    /// The network over its weights.
+    pub fn open(&self, store: &WeightStore) -> Result<SoundVae> {
         Ok(match self {
             Self::Oobleck(config) => SoundVae::Oobleck(
                 store.build(WHAT, |weights| Oobleck::new(weights, config))?,
@@ -122,6 +115,31 @@ impl SoundVaeConfig {
             Self::Oobleck(config) => config.sound,
             Self::Mel(config) => config.sound,
         }
+    }
+}
+
+impl AutoencoderConfig for SoundVaeConfig {
+    fn facts(&self) -> VaeFacts {
+        VaeFacts {
+            subject: Subject::Sound { rate: self.rate() },
+            memory: VaeMemory::Sound,
+            ..VaeFacts::pictures(self.latent_channels(), self.ratio())
+        }
+    }
+
+    fn verify(&self, store: &WeightStore) -> Result<()> {
+        match self {
+            Self::Oobleck(config) => {
+                Layout::of(|weights| Oobleck::new(weights, config))?.verify(store, WHAT)
+            }
+            Self::Mel(config) => {
+                Layout::of(|weights| MelVae::new(weights, config))?.verify(store, WHAT)
+            }
+        }
+    }
+
+    fn build(&self, store: &WeightStore) -> Result<Vae> {
+        Ok(self.open(store)?.into())
     }
 }
 
@@ -212,5 +230,15 @@ impl SoundVae {
             (whole[0], whole[last]) = (part.dim(0)?, part.dim(2)?);
             self.decode(&part.reshape(whole)?, check)
         })
+    }
+}
+
+impl Autoencoder for SoundVae {
+    fn facts(&self) -> VaeFacts {
+        self.config().facts()
+    }
+
+    fn sound(&self) -> Option<&SoundVae> {
+        Some(self)
     }
 }

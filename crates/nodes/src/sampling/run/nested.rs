@@ -6,7 +6,8 @@ use fresco_graph::NodeError;
 use fresco_models::denoise::{BesideLatent, BesideShift, fit_mask, pack_parts, unpack_parts};
 use fresco_tensor::Tensor;
 
-use super::{Drawn, failure, fit_pictures};
+use super::fit::fit_pictures;
+use super::{Drawn, failure};
 use crate::sampling::{Model, StartNoise};
 use crate::types::Latent;
 
