@@ -386,6 +386,14 @@ impl FilePart {
         read.map_err(|error| self.unreadable(&error))
     }
 
+    /// What came of reading it where threads of readers did that.
+    pub(crate) fn failed(&self, error: io::Error) -> TensorError {
+        match error.downcast() {
+            Ok(own) => own,
+            Err(error) => self.unreadable(&error),
+        }
+    }
+
     fn unreadable(&self, error: &io::Error) -> TensorError {
         let (path, name) = (self.path.display(), &self.name);
         if readers::is_cancelled(error) {

@@ -6,6 +6,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use crate::lock::lock;
+use crate::pages::prefer_large;
 
 /// Smaller ones are left to the allocator.
 const LEAST: usize = 1 << 20;
@@ -28,7 +29,10 @@ pub(crate) fn take(len: usize) -> Vec<u8> {
             return bytes;
         }
     }
-    vec![0; len]
+    // Nothing of it was touched yet.
+    let mut bytes = vec![0; len];
+    prefer_large(&mut bytes);
+    bytes
 }
 
 /// Memory that nobody needs any more.

@@ -20,12 +20,13 @@ use std::thread;
 use std::time::Duration;
 
 use crate::cancel::Cancel;
+use crate::cpu::lines::SharedPointer;
 use crate::error::TensorError;
 use crate::lock::lock;
 use crate::positioned::PositionedFile;
 
 /// Threads that are kept for the next read.
-const MOST_IDLE: usize = 16;
+pub(crate) const MOST_IDLE: usize = 16;
 
 /// Threads in all. Only reads that hang bring so many about.
 const MOST: usize = 256;
@@ -140,15 +141,20 @@ pub(crate) fn is_cancelled(error: &io::Error) -> bool {
     matches!(cause, Some(TensorError::Cancelled))
 }
 
-/// A part of some memory that is filled from a file, by several threads.
-struct Fill<S> {
-    file: PositionedFile,
-    /// Where the bytes begin in the file, and how many there are.
-    at: u64,
-    len: usize,
-    /// Where the first of them goes.
-    begin: *mut u8,
-    /// The part that is read next.
+/// Work in numbered parts.
+pub(crate) trait Parts: Send + Sync + 'static {
+    /// Does one of them.
+    fn part(&self, number: usize) -> io::Result<()>;
+
+    /// Called when all were done, by the thread that did the last of them: it may ask a file system, too.
+    fn end(&self) -> io::Result<()>;
+}
+
+/// Parts of work on some memory, by several threads, for one who waits.
+struct PartWork<S, W> {
+    work: W,
+    count: usize,
+    /// The part that is done next.
     next: AtomicUsize,
     abandoned: AtomicBool,
     progress: Mutex<Progress<S>>,
@@ -163,11 +169,43 @@ struct Progress<S> {
     end: Option<io::Result<()>>,
 }
 
-// SAFETY: `begin` points into `space`, which is `Send`. Readers write to parts of it that no other reader has, and no other thread uses it
-// before the last of them is done.
-unsafe impl<S: Send> Send for Fill<S> {}
-// SAFETY: as above.
-unsafe impl<S: Send> Sync for Fill<S> {}
+/// Has at most so many readers do `count` parts of work on some memory, each part once. They may write to `space` by address: it is not
+/// moved or used before the last of them is done, also where the one who waits has left.
+pub(crate) fn in_parts<S: Send + 'static>(
+    space: S,
+    (count, readers): (usize, usize),
+    work: impl Parts,
+) -> io::Result<S> {
+    let cancel = Cancel::current();
+    cancel.check().map_err(io::Error::other)?;
+    let readers = readers.clamp(1, count.max(1));
+    let all = Arc::new(PartWork {
+        work,
+        count,
+        next: AtomicUsize::new(0),
+        abandoned: AtomicBool::new(false),
+        progress: Mutex::new(Progress {
+            space: Some(space),
+            readers,
+            end: None,
+        }),
+        changed: Condvar::new(),
+    });
+    for number in 0..readers {
+        let job = Arc::clone(&all);
+        if let Err(error) = start(Box::new(move || job.work())) {
+            if number == 0 {
+                return Err(error);
+            }
+            // Those that were started do it.
+            for _ in number..readers {
+                all.finish(Ok(()));
+            }
+            break;
+        }
+    }
+    all.wait(&cancel)
+}
 
 /// Fills a part of some memory from a place of a file, by at most so many readers, and looks whether the file is as it was opened.
 pub(crate) fn fill<S: AsMut<[u8]> + Send + 'static>(
@@ -188,64 +226,64 @@ pub(crate) fn fill<S: AsMut<[u8]> + Send + 'static>(
         file.check_unchanged()?;
         return Ok(space);
     }
-    let readers = readers.clamp(1, len.div_ceil(PART).max(1));
-    let fill = Arc::new(Fill {
+    let work = Fill {
         file: file.clone(),
         at,
         len,
-        begin: out.as_mut_ptr(),
-        next: AtomicUsize::new(0),
-        abandoned: AtomicBool::new(false),
-        progress: Mutex::new(Progress {
-            space: Some(space),
-            readers,
-            end: None,
-        }),
-        changed: Condvar::new(),
-    });
-    for number in 0..readers {
-        let job = Arc::clone(&fill);
-        if let Err(error) = start(Box::new(move || job.work())) {
-            if number == 0 {
-                return Err(error);
-            }
-            // Those that were started do it.
-            for _ in number..readers {
-                fill.finish(Ok(()));
-            }
-            break;
-        }
-    }
-    fill.wait(&cancel)
+        begin: SharedPointer::new(out.as_mut_ptr()),
+    };
+    in_parts(space, (len.div_ceil(PART), readers), work)
 }
 
-impl<S> Fill<S> {
+/// A part of some memory that is filled from a file.
+struct Fill {
+    file: PositionedFile,
+    /// Where the bytes begin in the file, and how many there are.
+    at: u64,
+    len: usize,
+    /// Where the first of them goes.
+    begin: SharedPointer<u8>,
+}
+
+impl Parts for Fill {
+    /// Each reader takes the next part that no reader has yet, so that the system sees one read after the other and reads ahead of all.
+    fn part(&self, number: usize) -> io::Result<()> {
+        let from = number * PART;
+        let len = PART.min(self.len - from);
+        // SAFETY: the bytes are inside the part of memory that `begin` was made from, each number is given out once, and the memory stays
+        // where it is until the last reader is done.
+        let out = unsafe { std::slice::from_raw_parts_mut(self.begin.get().add(from), len) };
+        self.file.read_exact_at(out, self.at + from as u64)
+    }
+
+    /// Looks whether the file is still as it was: afterwards, which covers the time of the reading as well.
+    fn end(&self) -> io::Result<()> {
+        self.file.check_unchanged()
+    }
+}
+
+impl<S, W: Parts> PartWork<S, W> {
     fn work(&self) {
-        let read = catch_unwind(AssertUnwindSafe(|| self.read_parts()));
+        let done = catch_unwind(AssertUnwindSafe(|| self.do_parts()));
         self.finish(
-            read.unwrap_or_else(|_| Err(io::Error::other("a reader of the file panicked"))),
+            done.unwrap_or_else(|_| Err(io::Error::other("a reader of the file panicked"))),
         );
     }
 
-    /// Each reader takes the next part that no reader has yet, so that the system sees one read after the other and reads ahead of all.
-    fn read_parts(&self) -> io::Result<()> {
+    fn do_parts(&self) -> io::Result<()> {
         loop {
-            let from = self.next.fetch_add(1, Ordering::Relaxed) * PART;
-            if from >= self.len || self.abandoned.load(Ordering::Relaxed) {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            if number >= self.count || self.abandoned.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let len = PART.min(self.len - from);
-            // SAFETY: the bytes are inside the part of `space` that `begin` was made from, each number is given out once, and `space`
-            // stays where its bytes are until the last reader is done.
-            let out = unsafe { std::slice::from_raw_parts_mut(self.begin.add(from), len) };
-            self.file.read_exact_at(out, self.at + from as u64)?;
+            self.work.part(number)?;
         }
     }
 
-    /// Counts a reader as done. The last one looks whether the file is still as it was: that covers the time of the reading as well.
-    fn finish(&self, read: io::Result<()>) {
+    /// Counts a reader as done. The last one ends the work.
+    fn finish(&self, done: io::Result<()>) {
         let mut progress = lock(&self.progress);
-        if let Err(error) = read
+        if let Err(error) = done
             && progress.end.is_none()
         {
             // The others need not go on, and no thread waits for them.
@@ -255,15 +293,15 @@ impl<S> Fill<S> {
         progress.readers -= 1;
         if progress.readers == 0 && progress.end.is_none() {
             drop(progress);
-            let unchanged = self.file.check_unchanged();
+            let end = self.work.end();
             progress = lock(&self.progress);
-            progress.end = Some(unchanged);
+            progress.end = Some(end);
         }
         drop(progress);
         self.changed.notify_all();
     }
 
-    /// The memory when it is filled.
+    /// The memory when all parts are done.
     fn wait(&self, cancel: &Cancel) -> io::Result<S> {
         let mut progress = lock(&self.progress);
         loop {

@@ -197,6 +197,11 @@ impl Stored {
         self.bytes.values()
     }
 
+    /// The bytes, read from their file now if they were not yet.
+    pub(crate) fn read(&self) -> Result<&[u8]> {
+        self.bytes.read()
+    }
+
     /// Lets GPUs read the bytes themselves from now on. Without it, copies take longer.
     pub(crate) fn pin(&self) {
         self.bytes.pin();

@@ -17,17 +17,19 @@ mod integer;
 mod integer_kernel;
 pub mod isa;
 mod kernel;
-mod lines;
+pub(crate) mod lines;
 pub(crate) mod math;
 mod math_lanes;
 pub(crate) mod math_transpose;
 pub(crate) mod norm;
 mod output;
+mod pack;
 pub(crate) mod packed;
 pub mod peak;
 pub(crate) mod picture;
 mod plan;
 pub(crate) mod product;
+mod turn;
 pub(crate) mod walk;
 
 #[cfg(test)]

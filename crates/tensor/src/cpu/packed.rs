@@ -4,19 +4,19 @@
 //! of its outputs side by side; signed bytes four channels at a time, as products of integers read them. Formats that code
 //! several values together stay as they came. What a whole row is scaled with is kept apart and multiplied to the sums.
 
-#![expect(unsafe_code, reason = "threads fill disjoint panels of one allocation")]
-
 use std::fmt;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::lines::{self, LINE, Line, SharedPointer};
+use super::lines::{self, LINE, Line};
+use super::pack::PanelShape;
 use crate::dtype::Dtype;
 use crate::error::{Result, TensorError};
 use crate::formats::{RowFormat, RowKind};
 use crate::pages::prefer_large;
 use crate::stored::Stored;
+use crate::unread::Unread;
 
 /// Outputs in a panel.
 pub(crate) const WIDTH: usize = 32;
@@ -44,6 +44,9 @@ enum Layout {
     Rows(Stored),
 }
 
+/// What has fewer bytes is read by the thread that packs it: others would take longer to begin.
+const PACKED_FROM_FILE: usize = 512 << 10;
+
 /// Channels of one step of products of integers.
 pub(crate) const QUAD_STEP: usize = 64;
 
@@ -70,24 +73,45 @@ impl Weight {
             exact: false,
             scales: Vec::new(),
         };
-        let bytes = stored.bytes();
         weight.layout = match stored.dtype() {
-            Dtype::F16 | Dtype::Bf16 => Layout::Panels(pack::<2>(bytes, out, channels, taps)?),
-            Dtype::F8E4M3 | Dtype::F8E5M2 => Layout::Panels(pack::<1>(bytes, out, channels, taps)?),
-            Dtype::F32 => Layout::Panels(pack::<4>(bytes, out, channels, taps)?),
+            Dtype::F16 | Dtype::Bf16 => weight.panels::<2>(stored)?,
+            Dtype::F8E4M3 | Dtype::F8E5M2 => weight.panels::<1>(stored)?,
+            Dtype::F32 => weight.panels::<4>(stored)?,
             Dtype::Rows(format) => weight.rows_of(format, stored)?,
             _ => {
                 Self::check(stored, channels * taps)?;
+                stored.read()?;
                 Layout::Rows(stored.clone())
             }
         };
         Ok(weight)
     }
 
+    fn panel_shape<const S: usize>(&self) -> PanelShape<S> {
+        PanelShape {
+            out: self.out,
+            channels: self.channels,
+            taps: self.taps,
+        }
+    }
+
+    /// Panels of plain values. What is still in a file goes straight from there to its place.
+    fn panels<const S: usize>(&self, stored: &Stored) -> Result<Layout> {
+        let shape = self.panel_shape::<S>();
+        let large = stored.byte_len() >= PACKED_FROM_FILE;
+        let pieces = stored.in_file().filter(|_| large);
+        let pieces = pieces.and_then(Unread::plain);
+        Ok(Layout::Panels(match pieces {
+            Some(pieces) => shape.pack_file(pieces)?,
+            None => shape.pack(stored.read()?, self.channels * self.taps * S)?,
+        }))
+    }
+
     /// The order for a row format, and its scales.
     fn rows_of(&mut self, format: RowFormat, stored: &Stored) -> Result<Layout> {
         let row = self.channels * self.taps;
-        if format.columns() != row || stored.bytes().len() != self.out * format.row_bytes() {
+        let bytes = stored.read()?;
+        if format.columns() != row || bytes.len() != self.out * format.row_bytes() {
             return Err(TensorError::invalid(
                 "weights",
                 format!("rows of {row} values, but {} were coded", format.columns()),
@@ -97,17 +121,16 @@ impl Weight {
             // Inputs of a kernel's positions cannot be rotated together: every row is turned back when it is decoded.
             return Ok(Layout::Rows(stored.clone()));
         }
-        let rows = stored.bytes().chunks_exact(format.row_bytes());
-        self.scales = rows.clone().map(|row| format.row_scale(row)).collect();
+        let rows = bytes.chunks_exact(format.row_bytes());
+        self.scales = rows.map(|row| format.row_scale(row)).collect();
         match format.kind() {
             RowKind::F8E4M3 | RowKind::F8E5M2 => {
-                let _claim = crate::room::claim((self.out * row) as u64)?;
-                let codes: Vec<u8> = rows.flat_map(|r| &r[..row]).copied().collect();
-                let lines = pack::<1>(&codes, self.out, self.channels, self.taps)?;
-                Ok(Layout::Panels(lines))
+                // The codes of a row come first.
+                let shape = self.panel_shape::<1>();
+                Ok(Layout::Panels(shape.pack(bytes, format.row_bytes())?))
             }
             RowKind::Int8 if self.taps == 1 => {
-                let lines = pack_quads(format, stored.bytes(), self.out)?;
+                let lines = pack_quads(format, bytes, self.out)?;
                 Ok(Layout::Quads(lines))
             }
             _ => Ok(Layout::Rows(stored.clone())),
@@ -316,11 +339,6 @@ impl Weight {
     }
 }
 
-/// Bytes of the panels of a weight.
-fn panel_bytes(size: usize, out: usize, k: usize) -> usize {
-    out.div_ceil(WIDTH) * WIDTH * k * size
-}
-
 /// Bytes of a panel of signed bytes, four channels at a time.
 pub(crate) fn quad_bytes(channels: usize) -> usize {
     channels.next_multiple_of(QUAD_STEP) * WIDTH
@@ -374,55 +392,7 @@ fn unpack_quads(from: &[Line], out: usize, channels: usize) -> Result<Vec<u8>> {
     Ok(to)
 }
 
-/// Values of a panel that are turned at a time: both sides then stay in the first cache.
-const TURN: usize = 32;
-
-/// [out][channel][tap] to [panel][tap][channel][output], `S` bytes a value.
-fn pack<const S: usize>(
-    from: &[u8],
-    out: usize,
-    channels: usize,
-    taps: usize,
-) -> Result<Vec<Line>> {
-    let k = channels * taps;
-    let count = panel_bytes(S, out, k).div_ceil(LINE);
-    let _claim = crate::room::claim((count * LINE) as u64)?;
-    let mut to: Vec<Line> = Vec::with_capacity(count);
-    prefer_large(&mut to);
-    if let Some(last) = to.spare_capacity_mut()[..count].last_mut() {
-        // Panels of single bytes may end in the middle of it.
-        last.write(lines::EMPTY);
-    }
-    let (from, _) = from.as_chunks::<S>();
-    let base = SharedPointer::new(to.as_mut_ptr().cast::<[[u8; S]; WIDTH]>());
-    (0..out.div_ceil(WIDTH)).into_par_iter().for_each(|panel| {
-        let rows = WIDTH.min(out - panel * WIDTH);
-        let from = &from[panel * WIDTH * k..][..rows * k];
-        let mut block = [[[0u8; S]; TURN]; WIDTH];
-        for start in (0..k).step_by(TURN) {
-            let len = TURN.min(k - start);
-            for (block, row) in block.iter_mut().zip(from.chunks_exact(k)) {
-                block[..len].copy_from_slice(&row[start..start + len]);
-            }
-            for i in 0..len {
-                let (channel, tap) = ((start + i) / taps, (start + i) % taps);
-                let mut line = [[0u8; S]; WIDTH];
-                for (to, block) in line.iter_mut().zip(&block) {
-                    *to = block[i];
-                }
-                let at = (panel * taps + tap) * channels + channel;
-                // SAFETY: `at` counts rows of WIDTH values inside the reserved memory, and each is written once, by the
-                // task of its panel.
-                unsafe { base.get().add(at).write(line) };
-            }
-        }
-    });
-    // SAFETY: every row of every panel has been written, and the line behind them before.
-    unsafe { to.set_len(count) };
-    Ok(to)
-}
-
-/// The reverse of [`pack`].
+/// Panels to [out][channel][tap].
 fn unpack<const S: usize>(
     from: &[Line],
     out: usize,

@@ -223,7 +223,7 @@ impl Channels {
             let mut values = Buffer::filled(self.stored.len(), 0.0)?;
             self.stored
                 .dtype()
-                .to_f32_into(self.stored.bytes(), &mut values);
+                .to_f32_into(self.stored.read()?, &mut values);
             // Another thread may have been faster, with the same numbers.
             let _ = self.values.set(values);
         }
@@ -630,11 +630,17 @@ impl Contents {
         )
     }
 
-    /// Puts matrices into the order of the processor's kernels, as the first use would.
+    /// Puts matrices into the order of the processor's kernels, as the first use would, and reads what is still in its file.
     pub(super) fn prepare(&self) -> Result<()> {
         for value in &self.values {
-            if let Content::Matrix(matrix) = value {
-                matrix.packed()?;
+            match value {
+                Content::Matrix(matrix) => {
+                    matrix.packed()?;
+                }
+                Content::Channels(Channels { stored, .. }) | Content::Plain(stored) => {
+                    stored.read()?;
+                }
+                Content::Gpu(..) | Content::Folded(..) => {}
             }
         }
         Ok(())
