@@ -76,6 +76,14 @@ pub(crate) fn gathered(data: &[f32], walk: &Walk<'_>, shape: &[usize]) -> Result
     let lines = (PART / line).max(1);
     let cancel = &Cancel::current();
     let space = &mut out.storage().spare_capacity_mut()[..count];
+    if count <= lines * line {
+        // Handing one part to another thread and waiting for it takes longer than the part.
+        cancel.check()?;
+        walk.write(data, 0, space);
+        // SAFETY: as below, of one part.
+        unsafe { out.storage().set_len(count) };
+        return Ok(out);
+    }
     let parts = space.par_chunks_mut(lines * line).enumerate();
     parts.try_for_each(|(part, out)| -> Result<()> {
         cancel.check()?;
