@@ -22,48 +22,54 @@ impl CudaDevice {
     }
 }
 
+/// Methods that are functions of the same parameters.
+macro_rules! forward {
+    ($($name:ident($($parameter:ident: $kind:ty),*) -> $out:ty = $function:path;)*) => {
+        $(fn $name(&self, $($parameter: $kind),*) -> Result<$out> {
+            $function($($parameter),*)
+        })*
+    };
+}
+
 impl GpuOps for CudaDevice {
+    forward! {
+        binary(a: Shaped<'_>, b: Shaped<'_>, shape: &[usize], op: Binary) -> GpuBuffer
+            = elementwise::binary;
+        unary(from: &GpuBuffer, op: Unary) -> GpuBuffer = elementwise::unary;
+        activate(from: &GpuBuffer, to: &GpuBuffer, activation: Activation) -> ()
+            = elementwise::activate;
+        gather(from: &GpuBuffer, walk: &[usize], steps: &[isize], base: isize) -> GpuBuffer
+            = arrange::gather;
+        paste(to: &GpuBuffer, steps: &[isize], base: usize, source: &GpuBuffer, shape: &[usize]) -> ()
+            = arrange::paste;
+        index_select(from: &GpuBuffer, sizes: (usize, usize, usize), indices: &[usize]) -> GpuBuffer
+            = arrange::index_select;
+        reduce(from: &GpuBuffer, rows: usize, count: usize, op: Reduction) -> GpuBuffer
+            = reduce::rows;
+        softmax(x: &GpuBuffer, out: &GpuBuffer, width: usize) -> () = norm::softmax;
+        group_norm(x: &GpuBuffer, out: &GpuBuffer, of: GroupNormSpec<'_>) -> () = norm::group_norm;
+        row_norm(x: &GpuBuffer, norm: RowNorm<'_>) -> GpuBuffer = norm::row_norm;
+        conv(taps: &[&dyn GpuWeight], x: &GpuBuffer, window: Window, treatment: Treatment<'_>, finish: Finish<'_>) -> GpuBuffer
+            = product::conv3d;
+        matmul(a: &GpuBuffer, b: &GpuBuffer, sizes: [usize; 4]) -> GpuBuffer = product::matmul;
+        attention(sizes: Sizes, qkv: [&GpuBuffer; 3], scale: f32, mask: GpuMask<'_>) -> GpuBuffer
+            = attention::attention;
+        avg_pool2d(from: &GpuBuffer, sizes: [usize; 4], size: usize) -> GpuBuffer
+            = picture::avg_pool2d;
+        depthwise(from: &GpuBuffer, sizes: [usize; 4], taps: (&GpuBuffer, usize), bias: Option<&GpuBuffer>) -> GpuBuffer
+            = picture::depthwise;
+        resample(from: &GpuBuffer, sizes: [usize; 3], across: AxisTaps<'_>, down: AxisTaps<'_>) -> GpuBuffer
+            = picture::resample;
+        window_means(from: &GpuBuffer, sizes: [usize; 3], to: [usize; 2]) -> GpuBuffer
+            = picture::window_means;
+        probabilities(sizes: Sizes, qk: [&GpuBuffer; 2], scale: f32) -> GpuBuffer
+            = attention::probabilities;
+        rope(x: &GpuBuffer, sizes: [usize; 2], tables: [&GpuBuffer; 2], pairs: RopePairs) -> GpuBuffer
+            = misc::rope;
+    }
+
     fn filled(&self, count: usize, format: Format, value: f32) -> Result<GpuBuffer> {
         filled(self, count, format, value)
-    }
-
-    fn binary(
-        &self,
-        a: Shaped<'_>,
-        b: Shaped<'_>,
-        shape: &[usize],
-        op: Binary,
-    ) -> Result<GpuBuffer> {
-        elementwise::binary(a, b, shape, op)
-    }
-
-    fn unary(&self, from: &GpuBuffer, op: Unary) -> Result<GpuBuffer> {
-        elementwise::unary(from, op)
-    }
-
-    fn activate(&self, from: &GpuBuffer, to: &GpuBuffer, activation: Activation) -> Result<()> {
-        elementwise::activate(from, to, activation)
-    }
-
-    fn gather(
-        &self,
-        from: &GpuBuffer,
-        walk: &[usize],
-        steps: &[isize],
-        base: isize,
-    ) -> Result<GpuBuffer> {
-        arrange::gather(from, walk, steps, base)
-    }
-
-    fn paste(
-        &self,
-        to: &GpuBuffer,
-        steps: &[isize],
-        base: usize,
-        source: &GpuBuffer,
-        shape: &[usize],
-    ) -> Result<()> {
-        arrange::paste(to, steps, base, source, shape)
     }
 
     fn cat(
@@ -73,37 +79,6 @@ impl GpuOps for CudaDevice {
         parts: &[(&GpuBuffer, usize)],
     ) -> Result<GpuBuffer> {
         arrange::cat(self, format, outer, parts)
-    }
-
-    fn index_select(
-        &self,
-        from: &GpuBuffer,
-        sizes: (usize, usize, usize),
-        indices: &[usize],
-    ) -> Result<GpuBuffer> {
-        arrange::index_select(from, sizes, indices)
-    }
-
-    fn reduce(
-        &self,
-        from: &GpuBuffer,
-        rows: usize,
-        count: usize,
-        op: Reduction,
-    ) -> Result<GpuBuffer> {
-        reduce::rows(from, rows, count, op)
-    }
-
-    fn softmax(&self, x: &GpuBuffer, out: &GpuBuffer, width: usize) -> Result<()> {
-        norm::softmax(x, out, width)
-    }
-
-    fn group_norm(&self, x: &GpuBuffer, out: &GpuBuffer, of: GroupNormSpec<'_>) -> Result<()> {
-        norm::group_norm(x, out, of)
-    }
-
-    fn row_norm(&self, x: &GpuBuffer, norm: RowNorm<'_>) -> Result<GpuBuffer> {
-        norm::row_norm(x, norm)
     }
 
     fn linear(
@@ -117,89 +92,34 @@ impl GpuOps for CudaDevice {
         product::linear(cuda_value(weight)?, x, rows, treatment, finish)
     }
 
-    fn conv(
-        &self,
-        taps: &[&dyn GpuWeight],
-        x: &GpuBuffer,
-        window: Window,
-        treatment: Treatment<'_>,
-        finish: Finish<'_>,
-    ) -> Result<GpuBuffer> {
-        product::conv3d(taps, x, window, treatment, finish)
-    }
-
-    fn matmul(&self, a: &GpuBuffer, b: &GpuBuffer, sizes: [usize; 4]) -> Result<GpuBuffer> {
-        product::matmul(a, b, sizes)
-    }
-
-    fn attention(
-        &self,
-        sizes: Sizes,
-        qkv: [&GpuBuffer; 3],
-        scale: f32,
-        mask: GpuMask<'_>,
-    ) -> Result<GpuBuffer> {
-        attention::attention(sizes, qkv, scale, mask)
-    }
-
-    fn probabilities(
-        &self,
-        sizes: Sizes,
-        [q, k]: [&GpuBuffer; 2],
-        scale: f32,
-    ) -> Result<GpuBuffer> {
-        attention::probabilities(sizes, q, k, scale)
-    }
-
-    fn rope(
-        &self,
-        x: &GpuBuffer,
-        sizes: [usize; 2],
-        [cos, sin]: [&GpuBuffer; 2],
-        pairs: RopePairs,
-    ) -> Result<GpuBuffer> {
-        misc::rope(x, sizes, cos, sin, pairs)
-    }
-
-    fn avg_pool2d(&self, from: &GpuBuffer, sizes: [usize; 4], size: usize) -> Result<GpuBuffer> {
-        picture::avg_pool2d(from, sizes, size)
-    }
-
-    fn depthwise(
-        &self,
-        from: &GpuBuffer,
-        sizes: [usize; 4],
-        taps: (&GpuBuffer, usize),
-        bias: Option<&GpuBuffer>,
-    ) -> Result<GpuBuffer> {
-        picture::depthwise(from, sizes, taps, bias)
-    }
-
-    fn resample(
-        &self,
-        from: &GpuBuffer,
-        sizes: [usize; 3],
-        across: AxisTaps<'_>,
-        down: AxisTaps<'_>,
-    ) -> Result<GpuBuffer> {
-        picture::resample(from, sizes, across, down)
-    }
-
-    fn window_means(
-        &self,
-        from: &GpuBuffer,
-        sizes: [usize; 3],
-        to: [usize; 2],
-    ) -> Result<GpuBuffer> {
-        picture::window_means(from, sizes, to)
-    }
-
     fn own_fusions(&self) -> &dyn GpuFusions {
         self
     }
 }
 
 impl GpuFusions for CudaDevice {
+    forward! {
+        offer_guide(cond: &GpuBuffer, uncond: &GpuBuffer, scale: f32) -> GpuBuffer
+            = elementwise::guide;
+        offer_euler(x: &GpuBuffer, denoised: &GpuBuffer, sigma: f32, change: f32) -> GpuBuffer
+            = elementwise::euler;
+        offer_geglu(from: &GpuBuffer, half: usize) -> GpuBuffer = misc::geglu;
+        offer_swiglu(gate: &GpuBuffer, value: &GpuBuffer) -> GpuBuffer = modulate::swiglu;
+        offer_swiglu_halves(x: &GpuBuffer, width: usize) -> GpuBuffer = modulate::swiglu_halves;
+        offer_modulate(x: &GpuBuffer, scale: &GpuBuffer, shift: Option<&GpuBuffer>, out: &GpuBuffer, rows: (usize, usize)) -> ()
+            = modulate::modulate;
+        offer_add_gated(x: &GpuBuffer, gate: &GpuBuffer, y: &GpuBuffer, out: &GpuBuffer, rows: (usize, usize)) -> ()
+            = modulate::add_gated;
+        offer_negative_slopes(to: &GpuBuffer, from: &GpuBuffer, slopes: &GpuBuffer) -> ()
+            = picture::negative_slopes;
+        offer_upsample_nearest(from: &GpuBuffer, sizes: [usize; 4], to: [usize; 2]) -> GpuBuffer
+            = arrange::upsample_nearest;
+        offer_few_rows(layers: &[WeightWithBias<'_>], x: &GpuBuffer, rows: usize) -> Vec<GpuBuffer>
+            = product::few_rows;
+        offer_channel_attention(qkv: [&GpuBuffer; 3], sizes: [usize; 4], factors: &GpuBuffer) -> GpuBuffer
+            = picture::channel_attention;
+    }
+
     fn fuses(&self, fusion: Fusion, format: Format) -> bool {
         match fusion {
             Fusion::LinearEach | Fusion::GroupNormOfTwo | Fusion::ConvAndLinear => {
@@ -218,63 +138,6 @@ impl GpuFusions for CudaDevice {
         attention::reads_rows(self, format, sizes, row)
     }
 
-    fn offer_guide(&self, cond: &GpuBuffer, uncond: &GpuBuffer, scale: f32) -> Result<GpuBuffer> {
-        elementwise::guide(cond, uncond, scale)
-    }
-
-    fn offer_euler(
-        &self,
-        x: &GpuBuffer,
-        denoised: &GpuBuffer,
-        sigma: f32,
-        change: f32,
-    ) -> Result<GpuBuffer> {
-        elementwise::euler(x, denoised, sigma, change)
-    }
-
-    fn offer_geglu(&self, from: &GpuBuffer, half: usize) -> Result<GpuBuffer> {
-        misc::geglu(from, half)
-    }
-
-    fn offer_swiglu(&self, gate: &GpuBuffer, value: &GpuBuffer) -> Result<GpuBuffer> {
-        modulate::swiglu(gate, value)
-    }
-
-    fn offer_swiglu_halves(&self, x: &GpuBuffer, width: usize) -> Result<GpuBuffer> {
-        modulate::swiglu_halves(x, width)
-    }
-
-    fn offer_modulate(
-        &self,
-        x: &GpuBuffer,
-        scale: &GpuBuffer,
-        shift: Option<&GpuBuffer>,
-        out: &GpuBuffer,
-        rows: (usize, usize),
-    ) -> Result<()> {
-        modulate::modulate(x, scale, shift, out, rows)
-    }
-
-    fn offer_add_gated(
-        &self,
-        x: &GpuBuffer,
-        gate: &GpuBuffer,
-        y: &GpuBuffer,
-        out: &GpuBuffer,
-        rows: (usize, usize),
-    ) -> Result<()> {
-        modulate::add_gated(x, gate, y, out, rows)
-    }
-
-    fn offer_negative_slopes(
-        &self,
-        to: &GpuBuffer,
-        from: &GpuBuffer,
-        slopes: &GpuBuffer,
-    ) -> Result<()> {
-        picture::negative_slopes(to, from, slopes)
-    }
-
     fn offer_split_rows(
         &self,
         from: &GpuBuffer,
@@ -285,15 +148,6 @@ impl GpuFusions for CudaDevice {
             return Ok(found);
         }
         COMPOSITIONS.offer_split_rows(from, rows, parts)
-    }
-
-    fn offer_upsample_nearest(
-        &self,
-        from: &GpuBuffer,
-        sizes: [usize; 4],
-        to: [usize; 2],
-    ) -> Result<GpuBuffer> {
-        arrange::upsample_nearest(from, sizes, to)
     }
 
     fn offer_group_norm_of_two(
@@ -357,15 +211,6 @@ impl GpuFusions for CudaDevice {
         COMPOSITIONS.offer_linear_each(weights, x, rows)
     }
 
-    fn offer_few_rows(
-        &self,
-        layers: &[WeightWithBias<'_>],
-        x: &GpuBuffer,
-        rows: usize,
-    ) -> Result<Vec<GpuBuffer>> {
-        product::few_rows(layers, x, rows)
-    }
-
     fn offer_conv_with_skip(
         &self,
         weight: &dyn GpuWeight,
@@ -420,14 +265,5 @@ impl GpuFusions for CudaDevice {
             return COMPOSITIONS.offer_join_activated(seen, behind, kind);
         }
         heads::join_activated(seen, behind, kind)
-    }
-
-    fn offer_channel_attention(
-        &self,
-        qkv: [&GpuBuffer; 3],
-        sizes: [usize; 4],
-        factors: &GpuBuffer,
-    ) -> Result<GpuBuffer> {
-        picture::channel_attention(qkv, sizes, factors)
     }
 }

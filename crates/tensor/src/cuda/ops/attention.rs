@@ -418,12 +418,7 @@ fn plain(s: Sizes, [q, k, v, out]: [&GpuBuffer; 4], scale: f32, mask: GpuMask<'_
 }
 
 /// The softmax of `q k^T * scale` itself, (batch * heads, queries, keys).
-pub(crate) fn probabilities(
-    s: Sizes,
-    q: &GpuBuffer,
-    k: &GpuBuffer,
-    scale: f32,
-) -> Result<GpuBuffer> {
+pub(crate) fn probabilities(s: Sizes, [q, k]: [&GpuBuffer; 2], scale: f32) -> Result<GpuBuffer> {
     check_plain(s)?;
     let device = q.card();
     let count = s.batch * s.heads * s.queries * s.keys;

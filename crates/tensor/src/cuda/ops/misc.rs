@@ -36,8 +36,7 @@ pub(crate) fn geglu(from: &GpuBuffer, half: usize) -> Result<GpuBuffer> {
 pub(crate) fn rope(
     x: &GpuBuffer,
     [heads, half]: [usize; 2],
-    cos: &GpuBuffer,
-    sin: &GpuBuffer,
+    [cos, sin]: [&GpuBuffer; 2],
     pairs: RopePairs,
 ) -> Result<GpuBuffer> {
     let (device, format) = (x.card(), x.format());
