@@ -15,6 +15,7 @@ GROUPS = {
     "AfterProduct": ("after", "bias per_item gate residual out act rows_per_item act_from"),
     "AttentionMask": ("mask", "mask mask_item mask_head mask_query kind"),
     "AttentionSizes": ("sizes", "queries keys heads d scale"),
+    "AttentionTensors": ("tensors", "q k v out"),
     "ByteScales": ("scales", "row_scale column_scale"),
     "LineTarget": ("place", "row_bytes place count"),
     "NormRows": ("norm", "weight bias scale shift rows width each eps rms"),

@@ -47,7 +47,7 @@ pub(crate) struct CudaDevice {
     functions: Mutex<Functions>,
     pub(super) steps: Recorder<Self>,
     /// Where weights that are kept elsewhere pass through.
-    pub(super) ring: ring::Kept,
+    pub(super) ring: ring::DeviceRing,
     /// Pinned memory through which weights are brought to stay.
     pub(super) staging: staging::Staging,
 }
@@ -195,7 +195,7 @@ impl CudaDevice {
             modules: Mutex::default(),
             functions: Mutex::default(),
             steps: Recorder::default(),
-            ring: ring::Kept::default(),
+            ring: ring::DeviceRing::default(),
             staging: staging::Staging::default(),
         })
     }

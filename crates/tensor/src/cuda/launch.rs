@@ -208,11 +208,15 @@ macro_rules! kernel_names {
 }
 pub(super) use kernel_names;
 
-/// A structure of parameters in their order.
+/// A structure of parameters in their order; what stands in brackets is told to no kernel.
 macro_rules! shared_parameters {
-    ($name:ident; $($field:ident: $kind:ty),*) => {
+    ($name:ident; $($fields:tt)*) => {
+        shared_parameters! { @ $name [] $($fields)* }
+    };
+    (@ $name:ident [$($choice:ident: $choices:ident),*] $($field:ident: $kind:ty),*) => {
         #[derive(Clone, Copy)]
         pub(crate) struct $name {
+            $(pub(crate) $choice: $choices,)*
             $(pub(crate) $field: $kind),*
         }
 
@@ -241,21 +245,8 @@ macro_rules! kernel_parameters {
             @ $format $name [module: $module, kernel: $kernel] |this: &$name| (this.module.name(), this.kernel.name()); $($fields)*
         }
     };
-    (@ $format:ident $name:ident [$($choice:ident: $choices:ident),*] $names:expr; $($field:ident: $kind:ty),*) => {
-        #[derive(Clone, Copy)]
-        pub(crate) struct $name {
-            $(pub(crate) $choice: $choices,)*
-            $(pub(crate) $field: $kind),*
-        }
-
-        impl $crate::cuda::launch::Parameters for $name {
-            const COUNT: usize = 0 $(+ <$kind as $crate::cuda::launch::Parameters>::COUNT)*;
-            const WORDS: usize = 0 $(+ <$kind as $crate::cuda::launch::Parameters>::WORDS)*;
-
-            fn write(self, to: &mut $crate::cuda::launch::Args) {
-                $($crate::cuda::launch::Parameters::write(self.$field, to);)*
-            }
-        }
+    (@ $format:ident $name:ident $choices:tt $names:expr; $($fields:tt)*) => {
+        shared_parameters! { @ $name $choices $($fields)* }
 
         impl $crate::cuda::launch::Launch for $name {
             fn names(&self) -> (&'static str, &'static str) {

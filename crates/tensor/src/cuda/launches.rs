@@ -12,6 +12,7 @@ use super::launch::{Element, Pointer, Unit, kernel_names, kernel_parameters, sha
 shared_parameters! { AfterProduct; bias: Pointer<f32>, per_item: Pointer<Element>, gate: Pointer<Element>, residual: Pointer<Element>, out: Pointer<Element>, act: i32, rows_per_item: i32, act_from: i32 }
 shared_parameters! { AttentionMask; mask: Pointer<Element>, mask_item: i64, mask_head: i64, mask_query: i64, kind: i32 }
 shared_parameters! { AttentionSizes; queries: i32, keys: i32, heads: i32, d: i32, scale: f32 }
+shared_parameters! { AttentionTensors; q: Pointer<Element>, k: Pointer<Element>, v: Pointer<Element>, out: Pointer<Element> }
 shared_parameters! { ByteScales; row_scale: Pointer<f32>, column_scale: Pointer<f32> }
 shared_parameters! { LineTarget; row_bytes: i32, place: i32, count: i32 }
 shared_parameters! { NormRows; weight: Pointer<f32>, bias: Pointer<f32>, scale: Pointer<Element>, shift: Pointer<Element>, rows: i32, width: i32, each: i32, eps: f32, rms: i32 }
@@ -53,11 +54,11 @@ pub(crate) mod attention_mma {
     use super::*;
 
     kernel_names! { ShortKernel { Short40: "short_40", Short64: "short_64", Short80: "short_80", Short160: "short_160" } }
-    kernel_parameters! { formatted Short, module "attention_mma", kernel ShortKernel; q: Pointer<Element>, k: Pointer<Element>, v: Pointer<Element>, out: Pointer<Element>, sizes: AttentionSizes, each: i32 }
+    kernel_parameters! { formatted Short, module "attention_mma", kernel ShortKernel; tensors: AttentionTensors, sizes: AttentionSizes, each: i32 }
     kernel_names! { AttentionKernel { Attention40: "attention_40", Attention64: "attention_64", Attention80: "attention_80", Attention128: "attention_128", Attention128Small: "attention_128_small", Attention160: "attention_160", Attention256: "attention_256" } }
-    kernel_parameters! { formatted Attention, module "attention_mma", kernel AttentionKernel; q: Pointer<Element>, k: Pointer<Element>, v: Pointer<Element>, out: Pointer<Element>, sizes: AttentionSizes }
+    kernel_parameters! { formatted Attention, module "attention_mma", kernel AttentionKernel; tensors: AttentionTensors, sizes: AttentionSizes }
     kernel_names! { MaskedKernel { Masked64: "masked_64", Masked128: "masked_128", Masked256: "masked_256" } }
-    kernel_parameters! { formatted Masked, module "attention_mma", kernel MaskedKernel; q: Pointer<Element>, k: Pointer<Element>, v: Pointer<Element>, out: Pointer<Element>, sizes: AttentionSizes, mask: AttentionMask }
+    kernel_parameters! { formatted Masked, module "attention_mma", kernel MaskedKernel; tensors: AttentionTensors, sizes: AttentionSizes, mask: AttentionMask }
 }
 
 /// `kernels/attention_plain.cu`
@@ -65,7 +66,7 @@ pub(crate) mod attention_plain {
     use super::*;
 
     kernel_names! { AttentionKernel { Attention64: "attention_64", Attention128: "attention_128", Attention256: "attention_256" } }
-    kernel_parameters! { formatted Attention, module "attention_plain", kernel AttentionKernel; q: Pointer<Element>, k: Pointer<Element>, v: Pointer<Element>, out: Pointer<Element>, sizes: AttentionSizes, mask: AttentionMask }
+    kernel_parameters! { formatted Attention, module "attention_plain", kernel AttentionKernel; tensors: AttentionTensors, sizes: AttentionSizes, mask: AttentionMask }
     kernel_parameters! { formatted Probabilities, module "attention_plain", kernel "probabilities"; q_all: Pointer<Element>, k_all: Pointer<Element>, out: Pointer<Element>, sizes: AttentionSizes }
 }
 

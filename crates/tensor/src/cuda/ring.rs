@@ -21,15 +21,15 @@ const ALIGNMENT: u64 = 256;
 
 /// The ring of a device, made when weights first stream.
 #[derive(Default)]
-pub(super) struct Kept(Mutex<State>);
+pub(super) struct DeviceRing(Mutex<RingState>);
 
-struct State {
+struct RingState {
     ring: Option<Arc<Ring>>,
     /// The most that the next one takes: less where it was in the way.
     most: u64,
 }
 
-impl Default for State {
+impl Default for RingState {
     fn default() -> Self {
         Self {
             ring: None,
@@ -115,7 +115,7 @@ impl<E> Places<E> {
     }
 }
 
-impl Kept {
+impl DeviceRing {
     /// Lets go of it: now, or when the last copy in it is used.
     pub(super) fn clear(&self) {
         let ring = lock(&self.0).ring.take();

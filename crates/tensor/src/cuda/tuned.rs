@@ -1,7 +1,7 @@
 //! Choices that were measured: which kernel, in which tiles, from how many rows on, and in how many blocks.
 //!
 //! Each part says the card and what was timed there. Another card runs with the same choices, scaled by its multiprocessors where a comment says so, until somebody
-//! measures it: `FRESCO_TUNE=1` times products in every tile (`ops/product_tuning.rs`), `fresco-bench gpu` times networks and names their kernels. What a kernel cannot do
+//! measures it: `FRESCO_TUNE=1` times products in every tile (`ops/product_tuning.rs`), `cargo xtask bench gpu` times networks and names their kernels. What a kernel cannot do
 //! otherwise, such as the sizes it is compiled for and the room in its shared memory, stands beside its launch.
 
 use super::launches::attention_hopper::AttentionKernel;

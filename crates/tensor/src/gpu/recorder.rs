@@ -87,7 +87,7 @@ pub(crate) trait PinnedMemory {
 }
 
 /// The variable of a thread that has its step.
-pub(crate) type CurrentStep<B> = RefCell<Option<Run<B>>>;
+pub(crate) type CurrentStep<B> = RefCell<Option<StepRun<B>>>;
 
 /// Steps that are kept for another time.
 const MOST: usize = 6;
@@ -110,8 +110,8 @@ const MOST_LANDING: usize = 8 << 20;
 
 /// Steps that can be repeated, the last used first, and the memory of steps that ran once.
 pub(crate) struct Recorder<B: Recordable> {
-    steps: Mutex<Vec<Recorded<B>>>,
-    measured: Mutex<Vec<Measured>>,
+    steps: Mutex<Vec<StepRecord<B>>>,
+    measured: Mutex<Vec<StepUse>>,
     /// How many steps ran as graphs.
     repeats: AtomicU64,
 }
@@ -138,7 +138,7 @@ impl<B: Recordable> Recorder<B> {
         self.repeats.load(Ordering::Relaxed)
     }
 
-    fn keep(&self, step: Recorded<B>) {
+    fn keep(&self, step: StepRecord<B>) {
         let mut steps = lock(&self.steps);
         steps.insert(0, step);
         let most = steps.len().min(MOST);
@@ -149,7 +149,7 @@ impl<B: Recordable> Recorder<B> {
 }
 
 /// What a step took that ran without being noted.
-struct Measured {
+struct StepUse {
     key: u64,
     /// At most, with what was copied.
     bytes: u64,
@@ -158,7 +158,7 @@ struct Measured {
 }
 
 /// What one step did.
-struct Recorded<B: Recordable> {
+struct StepRecord<B: Recordable> {
     key: u64,
     arena: Arc<Mutex<Arena>>,
     uploads: Vec<B::Pinned>,
@@ -189,9 +189,9 @@ impl<B: Recordable> Default for Segment<B> {
 }
 
 /// A step that runs on a thread.
-pub(crate) struct Run<B: Recordable> {
+pub(crate) struct StepRun<B: Recordable> {
     device: Arc<B>,
-    step: Recorded<B>,
+    step: StepRecord<B>,
     /// The segment that is under way, and how many of its kernels were asked for.
     segment: usize,
     at: usize,
@@ -218,7 +218,7 @@ pub(crate) fn copied() {
 /// Calls with the step of this thread, if it is one of this device.
 fn with_run<B: Recordable, R>(
     device: &B,
-    body: impl FnOnce(&mut Run<B>) -> Result<R>,
+    body: impl FnOnce(&mut StepRun<B>) -> Result<R>,
 ) -> Result<Option<R>> {
     B::current_step().with(|run| {
         // What is freed while the step itself makes room is none of its own.
@@ -235,7 +235,7 @@ fn with_run<B: Recordable, R>(
 /// Runs what stays beyond the step, such as another form of a weight, as if there was no step. It comes before all that the
 /// step has only asked for, and must not need it.
 pub(crate) fn aside<B: Recordable, R>(body: impl FnOnce() -> R) -> R {
-    struct Restore<B: Recordable>(Option<Run<B>>);
+    struct Restore<B: Recordable>(Option<StepRun<B>>);
     impl<B: Recordable> Drop for Restore<B> {
         fn drop(&mut self) {
             B::current_step().set(self.0.take());
@@ -245,7 +245,7 @@ pub(crate) fn aside<B: Recordable, R>(body: impl FnOnce() -> R) -> R {
     body()
 }
 
-impl<B: Recordable> Run<B> {
+impl<B: Recordable> StepRun<B> {
     fn current(&mut self) -> &mut Segment<B> {
         &mut self.step.segments[self.segment]
     }
@@ -358,12 +358,12 @@ pub(crate) fn launch<B: Recordable>(device: &B, launch: B::Launch, args: &B::Arg
 
 /// Starts all that a step has asked for. Whoever reads results does this first, and waits then.
 pub(crate) fn flush<B: Recordable>(device: &B) -> Result<()> {
-    with_run(device, Run::flush).map(|_| ())
+    with_run(device, StepRun::flush).map(|_| ())
 }
 
 /// For what is done beside kernels: a step that needs it is not repeated.
 pub(crate) fn interrupt<B: Recordable>(device: &B) -> Result<()> {
-    let stop = |run: &mut Run<B>| {
+    let stop = |run: &mut StepRun<B>| {
         run.unrepeatable = true;
         run.stop_replaying()
     };
@@ -413,7 +413,7 @@ pub(crate) fn step_memory<B: Recordable>(device: &B, bytes: u64) -> Result<Optio
 /// Memory for a step whose need is known. None for one that was not seen, or for which there is no room.
 fn first_chunk<B: Recordable>(device: &B, key: u64) -> Option<Chunk> {
     let measured = lock(&device.recorder().measured);
-    let &Measured { bytes, copied, .. } = measured.iter().find(|other| other.key == key)?;
+    let &StepUse { bytes, copied, .. } = measured.iter().find(|other| other.key == key)?;
     drop(measured);
     if bytes > MOST_BYTES {
         return None;
@@ -437,7 +437,7 @@ fn measured<B: Recordable, R>(device: &B, key: u64, body: impl FnOnce() -> R) ->
     let copied = COPIED.get();
     let mut measured = lock(&device.recorder().measured);
     measured.retain(|other| other.key != key);
-    measured.insert(0, Measured { key, bytes, copied });
+    measured.insert(0, StepUse { key, bytes, copied });
     measured.truncate(MOST_MEASURED);
     result
 }
@@ -468,7 +468,7 @@ pub(crate) fn repeated<B: Recordable, R>(device: &B, key: u64, body: impl FnOnce
     let mut step = match found {
         Some(step) => step,
         None => match first_chunk(device, key) {
-            Some(chunk) => Recorded {
+            Some(chunk) => StepRecord {
                 key,
                 arena: Arc::new(Mutex::new(Arena::with(chunk))),
                 uploads: Vec::new(),
@@ -481,7 +481,7 @@ pub(crate) fn repeated<B: Recordable, R>(device: &B, key: u64, body: impl FnOnce
     if step.segments.is_empty() {
         step.segments.push(Segment::default());
     }
-    let run = Run {
+    let run = StepRun {
         device: device.held(),
         step,
         segment: 0,

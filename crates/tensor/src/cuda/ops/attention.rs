@@ -7,7 +7,7 @@ use crate::cuda::launches::attention_mma::{
     self, AttentionKernel as MmaKernel, MaskedKernel, ShortKernel,
 };
 use crate::cuda::launches::attention_plain::{self, AttentionKernel as PlainKernel};
-use crate::cuda::launches::{AttentionMask, AttentionSizes};
+use crate::cuda::launches::{AttentionMask, AttentionSizes, AttentionTensors};
 use crate::cuda::tuned::{SHORT_BLOCKS, attention_cost};
 use crate::cuda::{
     Address, CudaDevice, Format, GpuBuffer, OnCard, Pointer, Shape, TensorMapSpec, work,
@@ -176,6 +176,11 @@ fn sizes(s: Sizes, scale: f32) -> Result<AttentionSizes> {
     })
 }
 
+fn tensors(all: [&GpuBuffer; 4]) -> AttentionTensors {
+    let [q, k, v, out] = all.map(Into::into);
+    AttentionTensors { q, k, v, out }
+}
+
 fn mask_parameters(mask: GpuMask<'_>) -> AttentionMask {
     let (mask, steps, kind) = match mask {
         GpuMask::None => (Pointer::NONE, [0; 3], 0),
@@ -326,10 +331,7 @@ fn short_attention(
     let each = each.clamp(1, s.queries.div_ceil(queries));
     let attention = attention_mma::Short {
         kernel: instance.kernel,
-        q: q.into(),
-        k: k.into(),
-        v: v.into(),
-        out: out.into(),
+        tensors: tensors([q, k, v, out]),
         sizes: sizes(s, scale)?,
         each: small(each)?,
     };
@@ -346,10 +348,7 @@ fn mma_attention(s: Sizes, [q, k, v, out]: [&GpuBuffer; 4], scale: f32) -> Resul
     };
     let attention = attention_mma::Attention {
         kernel: instance.kernel,
-        q: q.into(),
-        k: k.into(),
-        v: v.into(),
-        out: out.into(),
+        tensors: tensors([q, k, v, out]),
         sizes: sizes(s, scale)?,
     };
     tell_work(s, out);
@@ -368,10 +367,7 @@ fn masked_attention(
     };
     let attention = attention_mma::Masked {
         kernel: instance.kernel,
-        q: q.into(),
-        k: k.into(),
-        v: v.into(),
-        out: out.into(),
+        tensors: tensors([q, k, v, out]),
         sizes: sizes(s, scale)?,
         mask: mask_parameters(mask),
     };
@@ -405,10 +401,7 @@ fn plain(s: Sizes, [q, k, v, out]: [&GpuBuffer; 4], scale: f32, mask: GpuMask<'_
     };
     let attention = attention_plain::Attention {
         kernel,
-        q: q.into(),
-        k: k.into(),
-        v: v.into(),
-        out: out.into(),
+        tensors: tensors([q, k, v, out]),
         sizes: sizes(s, scale)?,
         mask: mask_parameters(mask),
     };
