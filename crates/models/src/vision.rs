@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, Conv2d, Embedding, LayerNorm, Linear, Mask, Padding, Value, add_gated, attention, swiglu,
-};
+use fresco_tensor::nn::{Act, Conv2d, Embedding, LayerNorm, Linear, Mask, Padding, Value};
 use fresco_tensor::resize::pillow::Filter;
 use fresco_tensor::{Device, Tensor, WeightFile};
 
-use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Blocks, Kernel, Layout, Origin, UnitOrder, Walk, WeightStore};
-use crate::transformer::chunks;
+use crate::transformer::{
+    AttentionLayers, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers, NormPlace, QkvLayers,
+    Rotation,
+};
 
 const EPS: f32 = 1e-5;
 /// Every published encoder has as many.
@@ -305,71 +305,25 @@ fn converted(
     }
 }
 
-struct Block {
-    norm1: Arc<LayerNorm>,
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    norm2: Arc<LayerNorm>,
-    fc1: Arc<Linear>,
-    fc2: Arc<Linear>,
-    /// What is added is multiplied with these.
-    scales: Option<[Arc<Value>; 2]>,
-}
-
-impl Block {
-    fn new(weights: &Walk<'_>, config: &VisionConfig) -> Result<Self> {
-        let (hidden, inner) = (config.hidden, config.inner);
-        let attention = weights.at("self_attn");
-        let (names, wide) = if config.gated {
-            (["mlp.weights_in", "mlp.weights_out"], 2 * inner)
+fn block(weights: &Walk<'_>, config: &VisionConfig) -> Result<EncoderBlock> {
+    let hidden = config.hidden;
+    let heads = Heads::new(config.heads, hidden / config.heads, HeadNorm::None);
+    let qkv = QkvLayers::Apart(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]);
+    let layers = EncoderLayers {
+        attention: AttentionLayers::new(qkv, "self_attn.out_proj", hidden, heads),
+        mlp: if config.gated {
+            MlpLayers::GateFirst(["mlp.weights_in", "mlp.weights_out"])
         } else {
-            (["mlp.fc1", "mlp.fc2"], inner)
-        };
-        let scale = |name: &str| weights.value(name, &[hidden]);
-        Ok(Self {
-            scales: if config.scaled {
-                Some([scale("layer_scale1")?, scale("layer_scale2")?])
-            } else {
-                None
-            },
-            norm1: weights.layer_norm("layer_norm1", hidden, config.eps())?,
-            q: attention.linear("q_proj", hidden, hidden)?,
-            k: attention.linear("k_proj", hidden, hidden)?,
-            v: attention.linear("v_proj", hidden, hidden)?,
-            out: attention.linear("out_proj", hidden, hidden)?,
-            norm2: weights.layer_norm("layer_norm2", hidden, config.eps())?,
-            fc1: weights.linear(names[0], wide, hidden)?,
-            fc2: weights.linear(names[1], hidden, inner)?,
-        })
-    }
-
-    fn forward(&self, x: &Tensor, config: &VisionConfig) -> Result<Tensor> {
-        let h = self.norm1.forward(x)?;
-        let (q, k, v) = (
-            self.q.forward(&h)?,
-            self.k.forward(&h)?,
-            self.v.forward(&h)?,
-        );
-        let h = attention(&q, &k, &v, config.heads, Mask::None, None)?;
-        if let Some([first, second]) = &self.scales {
-            let device = x.device();
-            let x = add_gated(x.clone(), &first.at(&device)?, &self.out.forward(&h)?)?;
-            let h = self.norm2.forward(&x)?;
-            let h = if config.gated {
-                let [gate, value] = chunks(&self.fc1.forward(&h)?)?;
-                swiglu(&gate, &value)?
-            } else {
-                self.fc1.forward_with(&h, then(config.act))?
-            };
-            return Ok(add_gated(x, &second.at(&device)?, &self.fc2.forward(&h)?)?);
-        }
-        let x = self.out.forward_with(&h, plus(x))?;
-        let h = self.norm2.forward(&x)?;
-        let h = self.fc1.forward_with(&h, then(config.act))?;
-        Ok(self.fc2.forward_with(&h, plus(&x))?)
-    }
+            MlpLayers::Plain(["mlp.fc1", "mlp.fc2"], config.act)
+        },
+        inner: config.inner,
+        norms: ["layer_norm1", "layer_norm2"],
+        place: NormPlace::Before,
+        eps: config.eps(),
+        // What is added is multiplied with these.
+        scales: config.scaled.then_some(["layer_scale1", "layer_scale2"]),
+    };
+    EncoderBlock::new(weights, &layers)
 }
 
 /// Layers after those whose states tell a style: the eleventh and the twentieth from the end.
@@ -399,7 +353,7 @@ pub struct VisionEncoder {
     class: Option<Arc<Value>>,
     positions: Arc<Embedding>,
     pre: Option<Arc<LayerNorm>>,
-    blocks: Vec<Block>,
+    blocks: Vec<EncoderBlock>,
     post: Arc<LayerNorm>,
     projection: Option<Arc<Linear>>,
 }
@@ -434,13 +388,12 @@ impl VisionEncoder {
             }
         }
         let layers = model.at("encoder.layers");
-        let blocks = (0..config.layers).map(|i| Block::new(&layers.at(i), config));
         Ok(Self {
             patches,
             class,
             positions,
             pre,
-            blocks: blocks.collect::<Result<_>>()?,
+            blocks: layers.each(config.layers, |weights| block(weights, config))?,
             post: model.layer_norm("post_layernorm", hidden, config.eps())?,
             projection: config
                 .projection
@@ -527,7 +480,7 @@ impl VisionEncoder {
         let mut deeper = Vec::new();
         for (number, block) in self.blocks.iter().enumerate() {
             penultimate = x;
-            x = block.forward(&penultimate, &self.config)?;
+            x = block.forward(&penultimate, Rotation::NONE, Mask::None)?;
             let left = self.blocks.len() - number - 1;
             if self.config.siglip && DEEPER.contains(&left) {
                 deeper.push(home(x.clone())?);

@@ -9,6 +9,7 @@
 )]
 
 mod golden;
+mod hooks;
 mod kinds;
 mod report;
 mod words;
@@ -97,6 +98,8 @@ struct Counts {
     passed: usize,
     failed: usize,
     unknown: usize,
+    /// Networks whose hooks were tried.
+    probed: usize,
 }
 
 /// Runs one golden on all devices.
@@ -109,6 +112,7 @@ fn run(golden: &Golden, devices: &[(Device, f64)], counts: &mut Counts) {
     let mut worst = 0.0_f64;
     let mut compared = 0;
     let mut wrong: Vec<String> = Vec::new();
+    hooks::begin();
     for (device, least) in devices {
         let mut report = Report::new(golden, *least);
         let ran = catch_unwind(AssertUnwindSafe(|| (kind.run)(golden, device, &mut report)));
@@ -127,6 +131,15 @@ fn run(golden: &Golden, devices: &[(Device, f64)], counts: &mut Counts) {
         if device.is_cpu() && !report.unseen().is_empty() {
             wrong.push(format!("not compared: {}", report.unseen().join(", ")));
         }
+    }
+    // What a network says of its hooks does not depend on where it computes.
+    let on_cpu = devices.iter().any(|(device, _)| device.is_cpu());
+    if on_cpu
+        && wrong.is_empty()
+        && let Some(found) = hooks::probe(kind, golden)
+    {
+        counts.probed += 1;
+        wrong.extend(found);
     }
     if wrong.is_empty() {
         counts.passed += 1;
@@ -175,8 +188,8 @@ fn all() -> Result<bool> {
         }
     }
     println!(
-        "{} passed, {} failed, {} not recognised",
-        counts.passed, counts.failed, counts.unknown
+        "{} passed, {} failed, {} not recognised; the hooks of {} were tried",
+        counts.passed, counts.failed, counts.unknown, counts.probed
     );
     Ok(counts.failed == 0)
 }

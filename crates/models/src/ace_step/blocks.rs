@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, Linear, Mask, RmsNorm, attention as attend, matmul, modulate, relu, swiglu,
-};
+use fresco_tensor::nn::{Act, Linear, Mask, RmsNorm, matmul, modulate, relu, swiglu};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::AceConfig;
@@ -13,7 +11,7 @@ use crate::error::Result;
 use crate::sound::Depthwise1d;
 use crate::store::Walk;
 use crate::transformer::{
-    AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Qkv, QkvLayers, Rotation, chunks,
+    AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Looks, Qkv, QkvLayers, Rotation, chunks,
 };
 
 pub(super) const EPS: f32 = 1e-6;
@@ -69,13 +67,14 @@ impl Turns {
     }
 }
 
-fn attention(weights: &Walk<'_>, config: &AceConfig) -> Result<Attention> {
+fn attention(weights: &Walk<'_>, config: &AceConfig, looks: Looks) -> Result<Attention> {
     let heads = Heads::new(config.heads, config.dim / config.heads, HeadNorm::None);
     let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
-    Attention::new(
-        weights,
-        &AttentionLayers::new(qkv, "to_out.0", config.dim, heads),
-    )
+    let layers = AttentionLayers {
+        looks,
+        ..AttentionLayers::new(qkv, "to_out.0", config.dim, heads)
+    };
+    Attention::new(weights, &layers)
 }
 
 /// (b, n, heads * d) as (b * heads, n, d).
@@ -109,12 +108,17 @@ fn attend_linear(qkv: Qkv<'_>, heads: usize, turns: &Turns) -> Result<Tensor> {
 }
 
 /// What tokens see of a prompt, each at its own positions.
-fn attend_prompt(qkv: Qkv<'_>, heads: usize, turns: [&Turns; 2]) -> Result<Tensor> {
-    let [q, k, v] = qkv.heads(Rotation::NONE)?;
+fn attend_prompt(
+    attention: &Attention,
+    [x, prompt]: [&Tensor; 2],
+    heads: usize,
+    turns: [&Turns; 2],
+) -> Result<Tensor> {
+    let [q, k, v] = attention.qkv_to(x, prompt)?.heads(Rotation::NONE)?;
     let device = q.device();
     let q = turns[0].turned(&q, heads)?.to(&device)?;
     let k = turns[1].turned(&k, heads)?.to(&device)?;
-    Ok(attend(&q, &k, &v, heads, Mask::None, None)?)
+    attention.attend([q, k, v], Mask::None)
 }
 
 pub(super) struct Block {
@@ -134,8 +138,8 @@ impl Block {
         Ok(Self {
             modulation: AdaLn::table(weights, "scale_shift_table", &[6, dim])?,
             heads: config.heads,
-            attention: attention(&weights.at("attn"), config)?,
-            cross: attention(&weights.at("cross_attn"), config)?,
+            attention: attention(&weights.at("attn"), config, Looks::Own)?,
+            cross: attention(&weights.at("cross_attn"), config, Looks::Prompt(dim))?,
             wide: feed.linear("inverted_conv.conv", 2 * inner, dim)?,
             depth: Depthwise1d::new(&feed, "depth_conv.conv", 2 * inner, 3, true)?,
             narrow: feed.matrix("point_conv.conv", dim, inner)?,
@@ -155,7 +159,7 @@ impl Block {
         let input = modulate(norm.forward(&x)?, &scale, Some(&shift))?;
         let seen = attend_linear(self.attention.qkv(&input)?, self.heads, turns[0])?;
         let x = self.attention.add_gated(&seen, x, &gate)?;
-        let seen = attend_prompt(self.cross.qkv_to(&x, prompt)?, self.heads, turns)?;
+        let seen = attend_prompt(&self.cross, [&x, prompt], self.heads, turns)?;
         let x = self.cross.add(&seen, &x)?;
         let input = modulate(norm.forward(&x)?, &scale2, Some(&shift2))?;
         let inner = self.wide.forward_with(&input, then(Act::Silu))?;

@@ -9,6 +9,7 @@ use super::blocks::{Block, EPS, Turns};
 use super::config::{AceConfig, GROUPS};
 use super::lyric_encoder::LyricEncoder;
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN_LINEAR, PROMPT};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -55,7 +56,8 @@ conds! {
 impl DiffusionNetwork for AceNetwork {
     type Config = AceConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints =
+        HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN_LINEAR, PROMPT])]);
 
     fn facts(config: &AceConfig) -> ModelFacts {
         ModelFacts {

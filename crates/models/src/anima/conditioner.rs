@@ -8,8 +8,8 @@ use fresco_tensor::{Device, Tensor};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
 use crate::transformer::{
-    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, Pairs, QkvLayers, Rope, Rotation,
-    Shapes, TokenMask,
+    Attention, AttentionLayers, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
+    Rotation, Shapes, TokenMask,
 };
 
 const EPS: f32 = 1e-6;
@@ -56,7 +56,7 @@ impl ConditionerConfig {
     }
 }
 
-fn attention(weights: &Walk<'_>, config: &ConditionerConfig, source: usize) -> Result<Attention> {
+fn attention(weights: &Walk<'_>, config: &ConditionerConfig, looks: Looks) -> Result<Attention> {
     let (dim, norm) = (
         config.dim,
         HeadNorm::Rms(["q_norm.weight", "k_norm.weight"], EPS),
@@ -64,7 +64,7 @@ fn attention(weights: &Walk<'_>, config: &ConditionerConfig, source: usize) -> R
     let heads = Heads::new(config.heads, dim / config.heads, norm);
     let qkv = QkvLayers::Apart(["q_proj", "k_proj", "v_proj"]);
     let layers = AttentionLayers {
-        source,
+        looks,
         ..AttentionLayers::unbiased(qkv, "o_proj", dim, heads)
     };
     Attention::new(weights, &layers)
@@ -86,9 +86,9 @@ impl Block {
         let layers = MlpLayers::Plain(["0", "2"], Act::Gelu);
         Ok(Self {
             self_norm: weights.rms_norm("norm_self_attn.weight", dim, EPS)?,
-            self_attention: attention(&weights.at("self_attn"), config, dim)?,
+            self_attention: attention(&weights.at("self_attn"), config, Looks::Own)?,
             source_norm: weights.rms_norm("norm_cross_attn.weight", dim, EPS)?,
-            source_attention: attention(&weights.at("cross_attn"), config, source)?,
+            source_attention: attention(&weights.at("cross_attn"), config, Looks::Prompt(source))?,
             mlp_norm: weights.rms_norm("norm_mlp.weight", dim, EPS)?,
             mlp: Mlp::new(&weights.at("mlp"), layers, (dim, ffn), true)?,
         })

@@ -8,6 +8,8 @@ use super::conditioner::{Conditioner, ConditionerConfig};
 use super::lite::LiteControl;
 use crate::conds;
 use crate::cosmos::{CosmosConfig, CosmosDit};
+use crate::denoise::hook_points::{BLOCKS, HookPoints, OWN, PROMPT};
+use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, names,
 };
@@ -65,7 +67,7 @@ conds! {
 impl DiffusionNetwork for Anima {
     type Config = AnimaConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, OWN, PROMPT])]);
 
     fn facts(config: &AnimaConfig) -> ModelFacts {
         ModelFacts {

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, GroupNorm, LayerNorm, Linear, Mask, activate, attention, gelu};
+use fresco_tensor::nn::{Act, GroupNorm, LayerNorm, Linear, Mask, activate, gelu};
 use fresco_tensor::{Device, Tensor, WeightFile};
 
 use super::{Heard, mono};
-use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::sound::{Conv1d, unnormed};
 use crate::store::{Origin, UnitOrder, Walk, WeightStore};
-use crate::transformer::Shapes;
+use crate::transformer::{
+    AttentionLayers, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers, NormPlace, QkvLayers,
+    Rotation, Shapes,
+};
 
 const EPS: f32 = 1e-5;
 /// Channels of a head in all published sizes.
@@ -117,55 +119,28 @@ enum ConvNorm {
     Rows(Arc<LayerNorm>),
 }
 
-struct Layer {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    norm: Arc<LayerNorm>,
-    wide: Arc<Linear>,
-    narrow: Arc<Linear>,
-    last_norm: Arc<LayerNorm>,
-}
-
-impl Layer {
-    fn new(weights: &Walk<'_>, config: &Wav2Vec2Config) -> Result<Self> {
-        let (dim, inner) = (config.dim, config.inner);
-        let look = weights.at("attention");
-        let feed = weights.at("feed_forward");
-        Ok(Self {
-            q: look.linear("q_proj", dim, dim)?,
-            k: look.linear("k_proj", dim, dim)?,
-            v: look.linear("v_proj", dim, dim)?,
-            out: look.linear("out_proj", dim, dim)?,
-            norm: weights.layer_norm("layer_norm", dim, EPS)?,
-            wide: feed.linear("intermediate_dense", inner, dim)?,
-            narrow: feed.linear("output_dense", dim, inner)?,
-            last_norm: weights.layer_norm("final_layer_norm", dim, EPS)?,
-        })
-    }
-
-    fn seen(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
-        let (q, k, v) = (self.q.forward(x)?, self.k.forward(x)?, self.v.forward(x)?);
-        Ok(attention(&q, &k, &v, heads, Mask::None, None)?)
-    }
-
-    fn forward(&self, x: &Tensor, config: &Wav2Vec2Config) -> Result<Tensor> {
-        let heads = config.heads;
-        if config.large {
-            let seen = self.seen(&self.norm.forward(x)?, heads)?;
-            let x = self.out.forward_with(&seen, plus(x))?;
-            let inner = self
-                .wide
-                .forward_with(&self.last_norm.forward(&x)?, then(Act::Gelu))?;
-            return Ok(self.narrow.forward_with(&inner, plus(&x))?);
-        }
-        let seen = self.seen(x, heads)?;
-        let x = self.norm.forward(&self.out.forward_with(&seen, plus(x))?)?;
-        let inner = self.wide.forward_with(&x, then(Act::Gelu))?;
-        let x = self.narrow.forward_with(&inner, plus(&x))?;
-        Ok(self.last_norm.forward(&x)?)
-    }
+fn layer(weights: &Walk<'_>, config: &Wav2Vec2Config) -> Result<EncoderBlock> {
+    let dim = config.dim;
+    let heads = Heads::new(config.heads, dim / config.heads, HeadNorm::None);
+    let qkv = QkvLayers::Apart(["attention.q_proj", "attention.k_proj", "attention.v_proj"]);
+    let mlp = [
+        "feed_forward.intermediate_dense",
+        "feed_forward.output_dense",
+    ];
+    let layers = EncoderLayers {
+        attention: AttentionLayers::new(qkv, "attention.out_proj", dim, heads),
+        mlp: MlpLayers::Plain(mlp, Act::Gelu),
+        inner: config.inner,
+        norms: ["layer_norm", "final_layer_norm"],
+        place: if config.large {
+            NormPlace::Before
+        } else {
+            NormPlace::Behind
+        },
+        eps: EPS,
+        scales: None,
+    };
+    EncoderBlock::new(weights, &layers)
 }
 
 pub struct Wav2Vec2 {
@@ -176,7 +151,7 @@ pub struct Wav2Vec2 {
     projection: Arc<Linear>,
     positions: Vec<Conv1d>,
     norm: Arc<LayerNorm>,
-    layers: Vec<Layer>,
+    layers: Vec<EncoderBlock>,
 }
 
 impl Wav2Vec2 {
@@ -214,9 +189,7 @@ impl Wav2Vec2 {
             projection: projection.linear("projection", config.dim, channels)?,
             positions: (0..groups).map(position).collect::<Result<_>>()?,
             norm: weights.layer_norm("encoder.layer_norm", config.dim, EPS)?,
-            layers: (0..config.layers)
-                .map(|number| Layer::new(&layers.at(number), config))
-                .collect::<Result<_>>()?,
+            layers: layers.each(config.layers, |weights| layer(weights, config))?,
         })
     }
 
@@ -270,7 +243,7 @@ impl Wav2Vec2 {
         for layer in &self.layers {
             check()?;
             states.push(x.to(&Device::cpu())?);
-            x = layer.forward(&x, &self.config)?;
+            x = layer.forward(&x, Rotation::NONE, Mask::None)?;
         }
         if self.config.large {
             x = self.norm.forward(&x)?;

@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask, activate, attention};
+use fresco_tensor::nn::{Act, Embedding, LayerNorm, Mask, activate};
 use fresco_tensor::{Device, Tensor, WeightFile};
 
 use super::{Heard, RATE, mono};
-use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::sound::{Conv1d, Mel, MelBands, reflected, spectrogram};
 use crate::store::{Origin, UnitOrder, Walk, WeightStore};
-use crate::transformer::Shapes;
+use crate::transformer::{
+    AttentionLayers, Bias, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers, NormPlace,
+    QkvLayers, Rotation, Shapes,
+};
 
 const EPS: f32 = 1e-5;
 /// Channels of a head in all published sizes.
@@ -76,44 +78,23 @@ pub(super) fn store(file: &Arc<dyn WeightFile>, device: Device) -> Arc<WeightSto
     WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UnitOrder::PLAIN)
 }
 
-struct Layer {
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    norm: Arc<LayerNorm>,
-    wide: Arc<Linear>,
-    narrow: Arc<Linear>,
-    last_norm: Arc<LayerNorm>,
-}
-
-impl Layer {
-    fn new(weights: &Walk<'_>, config: &WhisperConfig) -> Result<Self> {
-        let (dim, inner) = (config.dim, config.inner);
-        let look = weights.at("self_attn");
-        Ok(Self {
-            q: look.linear("q_proj", dim, dim)?,
-            k: look.matrix("k_proj", dim, dim)?,
-            v: look.linear("v_proj", dim, dim)?,
-            out: look.linear("out_proj", dim, dim)?,
-            norm: weights.layer_norm("self_attn_layer_norm", dim, EPS)?,
-            wide: weights.linear("fc1", inner, dim)?,
-            narrow: weights.linear("fc2", dim, inner)?,
-            last_norm: weights.layer_norm("final_layer_norm", dim, EPS)?,
-        })
-    }
-
-    fn forward(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
-        let input = self.norm.forward(x)?;
-        let (q, k) = (self.q.forward(&input)?, self.k.forward(&input)?);
-        let v = self.v.forward(&input)?;
-        let seen = attention(&q, &k, &v, heads, Mask::None, None)?;
-        let x = self.out.forward_with(&seen, plus(x))?;
-        let inner = self
-            .wide
-            .forward_with(&self.last_norm.forward(&x)?, then(Act::Gelu))?;
-        Ok(self.narrow.forward_with(&inner, plus(&x))?)
-    }
+fn layer(weights: &Walk<'_>, config: &WhisperConfig) -> Result<EncoderBlock> {
+    let dim = config.dim;
+    let heads = Heads::new(config.heads, dim / config.heads, HeadNorm::None);
+    let qkv = QkvLayers::Apart(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]);
+    let layers = EncoderLayers {
+        attention: AttentionLayers {
+            bias: Bias::NoKeys,
+            ..AttentionLayers::new(qkv, "self_attn.out_proj", dim, heads)
+        },
+        mlp: MlpLayers::Plain(["fc1", "fc2"], Act::Gelu),
+        inner: config.inner,
+        norms: ["self_attn_layer_norm", "final_layer_norm"],
+        place: NormPlace::Before,
+        eps: EPS,
+        scales: None,
+    };
+    EncoderBlock::new(weights, &layers)
 }
 
 pub struct Whisper {
@@ -122,7 +103,7 @@ pub struct Whisper {
     first: Conv1d,
     second: Conv1d,
     positions: Arc<Embedding>,
-    layers: Vec<Layer>,
+    layers: Vec<EncoderBlock>,
     norm: Arc<LayerNorm>,
     bands: MelBands,
 }
@@ -145,9 +126,7 @@ impl Whisper {
             first: Conv1d::same(&weights, "conv1", [dim, config.bands, 3], 1, true)?,
             second: Conv1d::new(&weights, "conv2", [dim, dim, 3], (2, 1), (1, 1), true)?,
             positions: weights.embedding("embed_positions", config.moments, dim)?,
-            layers: (0..config.layers)
-                .map(|number| Layer::new(&layers.at(number), config))
-                .collect::<Result<_>>()?,
+            layers: layers.each(config.layers, |weights| layer(weights, config))?,
             norm: weights.layer_norm("layer_norm", dim, EPS)?,
             bands: MelBands::new(mel),
         })
@@ -195,7 +174,7 @@ impl Whisper {
         for layer in &self.layers {
             check()?;
             states.push(x.to(&Device::cpu())?);
-            x = layer.forward(&x, self.config.heads)?;
+            x = layer.forward(&x, Rotation::NONE, Mask::None)?;
         }
         let last = self.norm.forward(&x)?.to(&Device::cpu())?;
         states.push(last.clone());

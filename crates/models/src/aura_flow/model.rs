@@ -8,6 +8,7 @@ use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale};
 use super::blocks::{DoubleBlock, EPS, SingleBlock};
 use super::config::{AuraFlowConfig, PATCH};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -53,7 +54,10 @@ conds! {
 impl DiffusionNetwork for AuraFlowNetwork {
     type Config = AuraFlowConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[
+        (BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN]),
+        (BlockKind::SINGLE, &[BLOCKS, CONTROL, OWN]),
+    ]);
 
     fn facts(config: &AuraFlowConfig) -> ModelFacts {
         ModelFacts {
@@ -116,7 +120,7 @@ impl DiffusionNetwork for AuraFlowNetwork {
         let count = words.dim(1)?;
         let x = Tensor::cat(&[&words, &picture], 1)?;
         drop((words, picture));
-        let single = blocks(BlockKind::SINGLE, self.single.len());
+        let single = blocks(BlockKind::SINGLE, self.single.len()).steered(input.control, count);
         let x = single.run(x, |number, x| {
             self.single[number].forward(&self.norm, x, &signal)
         })?;

@@ -8,6 +8,7 @@ use fresco_tensor::{Buffer, Device, Tensor};
 use super::blocks::{BlockPass, EPS, Enlarge, Level, stretched};
 use super::config::{CascadeConfig, CascadeStage};
 use crate::conds;
+use crate::denoise::hook_points::HookPoints;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
     names,
@@ -128,6 +129,8 @@ impl DiffusionNetwork for CascadeNetwork {
     type Config = CascadeConfig;
 
     const WHAT: &'static str = "the network";
+
+    const HOOKS: HookPoints = HookPoints::NONE;
 
     fn facts(config: &CascadeConfig) -> ModelFacts {
         let (latent, shift, context) = match config.stage {

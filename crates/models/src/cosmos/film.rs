@@ -5,6 +5,8 @@ use fresco_tensor::Tensor;
 use super::config::CosmosConfig;
 use super::model::CosmosDit;
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, HookPoints, OWN, PROMPT};
+use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, names,
 };
@@ -33,7 +35,7 @@ conds! {
 impl DiffusionNetwork for CosmosNetwork {
     type Config = CosmosConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, OWN, PROMPT])]);
 
     fn facts(config: &CosmosConfig) -> ModelFacts {
         let first = config.places.is_some();

@@ -10,7 +10,7 @@ use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
 use crate::transformer::{
-    Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs, PatchOrder,
+    Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs, PatchOrder,
     PictureTokens, QkvLayers, Rope, Rotation, TokenGrid, TokenRows, chunks, grid_positions, part,
     sinusoid,
 };
@@ -46,13 +46,12 @@ struct Level {
     shared: Tensor,
 }
 
-/// Of tokens that look at others of width `source`.
-fn attention(weights: &Walk<'_>, config: &CosmosConfig, source: usize) -> Result<Attention> {
+fn attention(weights: &Walk<'_>, config: &CosmosConfig, looks: Looks) -> Result<Attention> {
     let norm = HeadNorm::Rms(["q_norm.weight", "k_norm.weight"], EPS);
     let heads = Heads::new(config.heads, config.head(), norm);
     let qkv = QkvLayers::Apart(["q_proj", "k_proj", "v_proj"]);
     let layers = AttentionLayers {
-        source,
+        looks,
         ..AttentionLayers::unbiased(qkv, "output_proj", config.dim, heads)
     };
     Attention::new(weights, &layers)
@@ -77,9 +76,13 @@ impl Block {
         let layers = MlpLayers::Plain(["layer1", "layer2"], Act::Gelu);
         Ok(Self {
             self_modulation: modulation("self_attn")?,
-            self_attention: attention(&weights.at("self_attn"), config, dim)?,
+            self_attention: attention(&weights.at("self_attn"), config, Looks::Own)?,
             prompt_modulation: modulation("cross_attn")?,
-            prompt_attention: attention(&weights.at("cross_attn"), config, config.context)?,
+            prompt_attention: attention(
+                &weights.at("cross_attn"),
+                config,
+                Looks::Prompt(config.context),
+            )?,
             mlp_modulation: modulation("mlp")?,
             mlp: Mlp::new(&weights.at("mlp"), layers, (dim, ffn), false)?,
         })

@@ -43,6 +43,14 @@ pub struct PerturbedAttention {
     pub scale: f64,
 }
 
+impl PerturbedAttention {
+    /// Disturbs the network.
+    pub fn install(self, hooks: &mut Hooks) {
+        let blind = (middle(None), Arc::new(Blind) as Arc<dyn AttnReplace>);
+        hooks.self_attention.replace.push(blind);
+    }
+}
+
 impl PostCfg for PerturbedAttention {
     fn apply(&self, _step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor> {
         Ok(denoised.clone())
@@ -58,8 +66,7 @@ impl PostCfg for PerturbedAttention {
             return Ok(denoised.clone());
         }
         let mut hooks = model.hooks().clone();
-        let blind = (middle(None), Arc::new(Blind) as Arc<dyn AttnReplace>);
-        hooks.self_attention.replace.push(blind);
+        self.install(&mut hooks);
         let blind = model.predict(Which::Cond, step.x, step.sigma, &hooks)?;
         let away = step.cond.sub(&blind)?.mul_scalar(self.scale as f32);
         Ok(denoised.add(&away)?)

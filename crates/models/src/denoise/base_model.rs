@@ -6,6 +6,7 @@ use fresco_tensor::{Result, Tensor};
 
 use super::call::{Call, CondValue, ModelConds};
 use super::conds::names;
+use super::hook_points::HookPoints;
 use super::parts::BesideLatent;
 use super::prepare::EncodeArgs;
 use crate::error::ModelError;
@@ -54,6 +55,11 @@ pub trait BaseModel: Send + Sync {
     /// What the standard header of weight files calls the architecture, for those that have a name there.
     fn architecture(&self) -> Option<&'static str> {
         None
+    }
+
+    /// Where it can be acted on.
+    fn hook_points(&self) -> HookPoints {
+        HookPoints::NONE
     }
 
     /// Main memory that goes away with the network.

@@ -10,11 +10,12 @@ use fresco_tensor::Tensor;
 use super::base_model::{BaseModel, prompt_conds};
 use super::call::{Call, CallConds, ModelConds};
 use super::conds::{ReadCond, names};
+use super::hook_points::{HookPoint, HookPoints};
 use super::hooks::{ControlFeatures, Hooks};
 use super::parts::BesideLatent;
 use super::pass_memory::PassMemory;
 use super::prepare::EncodeArgs;
-use crate::error::Result;
+use crate::error::{ModelError, Result};
 use crate::latent_format::LatentFormat;
 use crate::model_sampling::ModelSampling;
 use crate::network::{Lazy, Network};
@@ -55,8 +56,11 @@ pub trait DiffusionNetwork: Sized + Send + Sync + 'static {
     /// The shape of the network, read from keys and shapes.
     type Config: Clone + fmt::Debug + Send + Sync + 'static;
 
-    /// The network in messages: "the transformer".
-    const WHAT: &'static str;
+    /// The network in messages.
+    const WHAT: &'static str = "the transformer";
+
+    /// In which of its blocks what can act.
+    const HOOKS: HookPoints;
 
     fn facts(config: &Self::Config) -> ModelFacts;
 
@@ -177,11 +181,27 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
         self.facts.architecture
     }
 
+    fn hook_points(&self) -> HookPoints {
+        N::HOOKS
+    }
+
     fn bytes(&self) -> u64 {
         self.store.bytes()
     }
 
     fn apply(&self, sampling: &ModelSampling, call: &Call<'_>) -> Result<Tensor> {
+        let unknown = call.control.and_then(|control| {
+            let mut kinds = control.kinds();
+            kinds.find(|kind| !N::HOOKS.has(*kind, HookPoint::Control))
+        });
+        if let Some(kind) = unknown {
+            let kind = kind.name();
+            let reason = format!(
+                "the control net adds to blocks of the kind {kind}, which this model does not take: choose a control net \
+                 that was made for the model"
+            );
+            return Err(ModelError::unsupported(self.name(), reason));
+        }
         let plain = sampling.input(call.sigma, call.x);
         let pass = || {
             let x = match Option::<&Tensor>::read(call.conds, names::BESIDE)? {
@@ -190,10 +210,7 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
             };
             let network = self.network()?;
             let timesteps = vec![sampling.timestep(call.sigma); call.x.dim(0)?];
-            // Steps over latents of one shape mostly do the same; a device that can repeat them finds out.
-            let mut key = std::hash::DefaultHasher::new();
-            (self.store.address(), x.shape()).hash(&mut key);
-            self.store.device().repeated(key.finish(), || {
+            let forward = || {
                 network.forward(&NetworkInput {
                     x: &x,
                     timesteps: &timesteps,
@@ -201,7 +218,15 @@ impl<N: DiffusionNetwork> BaseModel for Diffusion<N> {
                     control: call.control,
                     hooks: call.hooks,
                 })
-            })
+            };
+            if call.hooks.block_cache.is_some() {
+                // A pass that may end after its first block is like no other.
+                return forward();
+            }
+            // Steps over latents of one shape mostly do the same; a device that can repeat them finds out.
+            let mut key = std::hash::DefaultHasher::new();
+            (self.store.address(), x.shape()).hash(&mut key);
+            self.store.device().repeated(key.finish(), forward)
         };
         let out = match &call.hooks.reused_passes {
             Some(reuse) => reuse.around(&plain, call.sigma, &call.hooks.info.cond_ids, pass)?,
@@ -269,6 +294,9 @@ impl<N: DiffusionNetwork> Network for Diffusion<N> {
 pub trait FoundNetwork: fmt::Debug + Send + Sync {
     fn facts(&self) -> ModelFacts;
 
+    /// Where it can be acted on.
+    fn hook_points(&self) -> HookPoints;
+
     /// Every weight with its shape.
     fn layout(&self) -> Result<Layout>;
 
@@ -291,6 +319,10 @@ impl<N: DiffusionNetwork> fmt::Debug for Found<N> {
 impl<N: DiffusionNetwork> FoundNetwork for Found<N> {
     fn facts(&self) -> ModelFacts {
         N::facts(&self.0)
+    }
+
+    fn hook_points(&self) -> HookPoints {
+        N::HOOKS
     }
 
     fn layout(&self) -> Result<Layout> {

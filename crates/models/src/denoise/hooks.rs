@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 
+use super::block_cache::BlockCache;
 use super::reuse::Reuse;
 use super::windows::ContextWindows;
 use crate::error::{ModelError, Result};
@@ -39,6 +40,9 @@ impl BlockKind {
     /// Of transformers: one set of weights for all tokens.
     pub const SINGLE: Self = Self("single_block");
 
+    /// Those of networks with levels, each of which has cells of another size.
+    pub const LEVELS: [Self; 3] = [Self::INPUT, Self::MIDDLE, Self::OUTPUT];
+
     pub fn name(self) -> &'static str {
         self.0
     }
@@ -59,7 +63,7 @@ pub struct BlockInfo<'a> {
     pub kind: BlockKind,
     /// Number of the block among those of its kind.
     pub number: usize,
-    /// Depth in the block's transformer.
+    /// Depth in the block's transformer; where several streams of tokens have blocks of one kind, the number of the stream.
     pub index: usize,
     pub heads: usize,
     /// Frames, height and width at this place; one frame for pictures.
@@ -72,6 +76,11 @@ pub struct BlockInfo<'a> {
 
 /// Changes what an attention looks at, before its projections: the queries' input, and what keys and values come from.
 pub trait AttnInput: Send + Sync {
+    /// The kinds of blocks that it is for; all of them if none is named.
+    fn kinds(&self) -> &[BlockKind] {
+        &[]
+    }
+
     fn apply(
         &self,
         q: Tensor,
@@ -83,6 +92,11 @@ pub trait AttnInput: Send + Sync {
 
 /// Changes a sequence: the result of an attention, or what goes on after it was added.
 pub trait AttnOutput: Send + Sync {
+    /// The kinds of blocks that it is for; all of them if none is named.
+    fn kinds(&self) -> &[BlockKind] {
+        &[]
+    }
+
     fn apply(&self, x: Tensor, at: &BlockInfo<'_>) -> Result<Tensor>;
 }
 
@@ -101,7 +115,66 @@ pub struct AttentionHooks {
     pub after: Vec<Arc<dyn AttnOutput>>,
 }
 
+/// Whether something for these kinds of blocks is for one of them.
+fn is_for(kinds: &[BlockKind], kind: BlockKind) -> bool {
+    kinds.is_empty() || kinds.contains(&kind)
+}
+
+/// A sequence, changed by hooks on its way.
+fn change_sequence(hooks: &[Arc<dyn AttnOutput>], x: Tensor, at: &BlockInfo<'_>) -> Result<Tensor> {
+    let mut hooks = hooks.iter().filter(|hook| is_for(hook.kinds(), at.kind));
+    hooks.try_fold(x, |x, hook| hook.apply(x, at))
+}
+
 impl AttentionHooks {
+    pub fn is_empty(&self) -> bool {
+        let Self {
+            input,
+            output,
+            replace,
+            after,
+        } = self;
+        input.is_empty() && output.is_empty() && replace.is_empty() && after.is_empty()
+    }
+
+    /// Whether anything changes what attentions of a kind of block look at.
+    pub fn changes_input(&self, kind: BlockKind) -> bool {
+        self.input.iter().any(|hook| is_for(hook.kinds(), kind))
+    }
+
+    /// Whether anything changes the result of attentions of a kind of block.
+    pub fn changes_output(&self, kind: BlockKind) -> bool {
+        self.output.iter().any(|hook| is_for(hook.kinds(), kind))
+    }
+
+    /// Whether anything changes what goes on after attentions of a kind of block.
+    pub fn changes_after(&self, kind: BlockKind) -> bool {
+        self.after.iter().any(|hook| is_for(hook.kinds(), kind))
+    }
+
+    /// What queries, keys and values are made from, changed.
+    pub fn change_input(&self, [q, k, v]: [Tensor; 3], at: &BlockInfo<'_>) -> Result<[Tensor; 3]> {
+        let hooks = self
+            .input
+            .iter()
+            .filter(|hook| is_for(hook.kinds(), at.kind));
+        let (q, k, v) = hooks.fold(Ok((q, k, v)), |all: Result<_>, hook| {
+            let (q, k, v) = all?;
+            hook.apply(q, k, v, at)
+        })?;
+        Ok([q, k, v])
+    }
+
+    /// The result of an attention, changed.
+    pub fn change_output(&self, x: Tensor, at: &BlockInfo<'_>) -> Result<Tensor> {
+        change_sequence(&self.output, x, at)
+    }
+
+    /// What goes on once an attention was added, changed.
+    pub fn change_after(&self, x: Tensor, at: &BlockInfo<'_>) -> Result<Tensor> {
+        change_sequence(&self.after, x, at)
+    }
+
     /// The replacement for an attention: one for its depth first, else one for the whole block. The last one set counts.
     pub fn replacement(&self, at: &BlockInfo<'_>) -> Option<&dyn AttnReplace> {
         [Some(at.index), None].into_iter().find_map(|index| {
@@ -128,9 +201,10 @@ pub enum Moment {
 }
 
 /// What flows at a block.
+#[derive(Clone, Debug)]
 pub struct BlockFlow {
     pub h: Tensor,
-    /// What goes in beside it: a skip connection, or the prompt's tokens.
+    /// What goes in beside it: a skip connection, the prompt's tokens, or those of a film's sound.
     pub beside: Option<Tensor>,
 }
 
@@ -166,6 +240,8 @@ pub struct Hooks {
     pub reused_passes: Option<Arc<Reuse>>,
     /// Steps that are left out.
     pub reused_steps: Option<Arc<Reuse>>,
+    /// What leaves out the rest of a pass's blocks.
+    pub block_cache: Option<Arc<dyn BlockCache>>,
     /// In which windows long latents are predicted.
     pub windows: Option<Arc<ContextWindows>>,
     /// Blocks that do nothing.
@@ -260,6 +336,12 @@ impl ControlFeatures {
     pub fn with(mut self, kind: BlockKind, list: Vec<Option<Tensor>>) -> Self {
         self.lists.push((kind, list));
         self
+    }
+
+    /// The kinds of blocks that something is for.
+    pub fn kinds(&self) -> impl Iterator<Item = BlockKind> {
+        let some = |list: &&(BlockKind, Vec<Option<Tensor>>)| list.1.iter().any(Option::is_some);
+        self.lists.iter().filter(some).map(|(kind, _)| *kind)
     }
 
     /// What is for blocks of a kind; empty if nothing is.

@@ -1,10 +1,10 @@
 //! Passes that are left out because little has changed since the last one: what that one added to the latent is added again.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use fresco_tensor::Tensor;
 
+use super::per_cond::{CondResiduals, items};
 use crate::error::Result;
 
 /// Rows and columns between those that are looked at to see how much has changed.
@@ -33,7 +33,7 @@ struct Memory {
     /// Whose change is looked at: the first there was.
     first: Option<usize>,
     /// What the last pass added, for each condition.
-    added: BTreeMap<usize, Tensor>,
+    added: CondResiduals,
     x: Option<Tensor>,
     out: Option<Tensor>,
     /// Mean size of what came out.
@@ -60,12 +60,6 @@ fn thinned(x: &Tensor) -> Result<Tensor> {
     Ok(x)
 }
 
-/// The items of one condition in a batch of several.
-fn items(x: &Tensor, place: usize, count: usize) -> Result<Tensor> {
-    let each = x.dim(0)? / count.max(1);
-    Ok(x.narrow(0, place * each, each)?)
-}
-
 impl Memory {
     /// Where in a batch the condition is that is looked at.
     fn place(&self, ids: &[usize]) -> Option<usize> {
@@ -77,18 +71,6 @@ impl Memory {
             return Ok(None);
         };
         Ok(Some(thinned(&items(x, place, ids.len())?)?))
-    }
-
-    /// The latent with what the last pass added; none if that is not known for all.
-    fn again(&self, x: &Tensor, ids: &[usize]) -> Result<Option<Tensor>> {
-        let mut parts = Vec::with_capacity(ids.len());
-        for (place, id) in ids.iter().enumerate() {
-            let Some(added) = self.added.get(id) else {
-                return Ok(None);
-            };
-            parts.push(items(x, place, ids.len())?.add(added)?);
-        }
-        Ok(Some(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0)?))
     }
 
     /// The result without a pass, if one can be left out; and how much the input changed.
@@ -105,7 +87,7 @@ impl Memory {
                 ..Self::default()
             };
         }
-        let again = self.again(x, ids)?;
+        let again = self.added.add(x, ids)?;
         if self.skip && again.is_some() {
             return Ok((again, None));
         }
@@ -148,10 +130,7 @@ impl Memory {
         {
             self.rate = Some(distance(seen, before)? / moved);
         }
-        for (place, id) in ids.iter().enumerate() {
-            let (out, x) = (items(out, place, ids.len())?, items(x, place, ids.len())?);
-            self.added.insert(*id, out.sub(&x)?);
-        }
+        self.added.keep(x, out, ids)?;
         if seen.is_some() {
             self.x = self.seen(x, ids)?;
             self.out = seen;

@@ -6,7 +6,7 @@ use fresco_tensor::nn::Linear;
 use fresco_tensor::{Device, Generator, Stored, Tensor};
 
 use super::guide::RunPatch;
-use super::hooks::{AttnInput, AttnOutput, BlockInfo, Hooks};
+use super::hooks::{AttnInput, AttnOutput, BlockInfo, BlockKind, Hooks};
 use crate::error::Result;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,6 +92,10 @@ impl Tiles {
 }
 
 impl AttnInput for Tiles {
+    fn kinds(&self) -> &[BlockKind] {
+        &BlockKind::LEVELS
+    }
+
     fn apply(
         &self,
         q: Tensor,
@@ -123,6 +127,10 @@ impl AttnInput for Tiles {
 }
 
 impl AttnOutput for Tiles {
+    fn kinds(&self) -> &[BlockKind] {
+        &BlockKind::LEVELS
+    }
+
     fn apply(&self, x: Tensor, _at: &BlockInfo<'_>) -> Result<Tensor> {
         let Some(Split { tiles, sides }) = lock(&self.split).take() else {
             return Ok(x);
@@ -263,6 +271,10 @@ impl Merging {
 }
 
 impl AttnInput for Merging {
+    fn kinds(&self) -> &[BlockKind] {
+        &BlockKind::LEVELS
+    }
+
     fn apply(
         &self,
         q: Tensor,
@@ -281,6 +293,10 @@ impl AttnInput for Merging {
 }
 
 impl AttnOutput for Merging {
+    fn kinds(&self) -> &[BlockKind] {
+        &BlockKind::LEVELS
+    }
+
     fn apply(&self, x: Tensor, _at: &BlockInfo<'_>) -> Result<Tensor> {
         let Some(merged) = lock(&self.merged).take() else {
             return Ok(x);
@@ -311,7 +327,6 @@ impl AttnOutput for Merging {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::denoise::hooks::BlockKind;
 
     fn info() -> BlockInfo<'static> {
         BlockInfo {

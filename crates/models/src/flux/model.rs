@@ -14,6 +14,9 @@ use super::style_tokens::StyleReference;
 use super::trunk::Trunk;
 use crate::DiffusionNetwork;
 use crate::denoise::{EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory};
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, OWN_INSIDE};
+use crate::denoise::hooks::BlockKind;
+use crate::denoise::{EncodeArgs, ModelConds, ModelFacts, NetworkInput};
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
@@ -70,7 +73,10 @@ impl Ends {
 impl DiffusionNetwork for FluxNetwork {
     type Config = FluxConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[
+        (BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN]),
+        (BlockKind::SINGLE, &[BLOCKS, CONTROL, OWN_INSIDE]),
+    ]);
 
     fn facts(config: &FluxConfig) -> ModelFacts {
         let (latent, sampling) = match config.kind {

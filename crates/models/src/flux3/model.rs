@@ -8,6 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use super::blocks::{Block, EPS};
 use super::config::Flux3Config;
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN_APART};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -100,7 +101,10 @@ conds! {
 impl DiffusionNetwork for Flux3Network {
     type Config = Flux3Config;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[
+        (BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN_APART]),
+        (BlockKind::SINGLE, &[BLOCKS, CONTROL, OWN_APART]),
+    ]);
 
     fn facts(config: &Flux3Config) -> ModelFacts {
         ModelFacts {
@@ -179,14 +183,14 @@ impl DiffusionNetwork for Flux3Network {
         let size = [1, rows, columns];
         let blocks = |kind, count: usize| Blocks::new(kind, count, config.heads, size, input);
         let mut start = 0;
-        for (flow, stream) in flows
-            .iter_mut()
-            .zip([&self.text, &self.image, &self.reference])
-        {
+        let streams = [&self.text, &self.image, &self.reference];
+        for (number, (flow, stream)) in flows.iter_mut().zip(streams).enumerate() {
             let own = rope.narrow(start, flow.x.dim(1)?)?;
             start += flow.x.dim(1)?;
             let [shift, scale, gate] = &flow.early;
-            let early = blocks(BlockKind::DOUBLE, stream.early.len());
+            let early = blocks(BlockKind::DOUBLE, stream.early.len()).of_stream(number);
+            let control = input.control.filter(|_| number == 1);
+            let early = early.steered(control, 0);
             flow.x = early.run(flow.x.clone(), |number, x| {
                 let input = self.norm.modulated(&x, shift, scale)?;
                 Ok(add_gated(

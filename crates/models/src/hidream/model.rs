@@ -8,6 +8,7 @@ use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, resize_t
 use super::blocks::{DoubleBlock, SingleBlock};
 use super::config::{HiDreamConfig, PATCH};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -60,7 +61,10 @@ conds! {
 impl DiffusionNetwork for HiDreamNetwork {
     type Config = HiDreamConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[
+        (BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN]),
+        (BlockKind::SINGLE, &[BLOCKS, CONTROL, OWN]),
+    ]);
 
     fn facts(config: &HiDreamConfig) -> ModelFacts {
         ModelFacts {

@@ -7,6 +7,7 @@ use super::blocks::{BlockPass, DoubleBlock, EPS, SingleBlock};
 use super::config::HunyuanConfig;
 use super::refiner::{LAYERS, Letters, TokenRefiner, WAVES};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, OWN_INSIDE};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -60,7 +61,10 @@ conds! {
 impl DiffusionNetwork for HunyuanNetwork {
     type Config = HunyuanConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[
+        (BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN]),
+        (BlockKind::SINGLE, &[BLOCKS, CONTROL, OWN_INSIDE]),
+    ]);
 
     fn facts(config: &HunyuanConfig) -> ModelFacts {
         ModelFacts {

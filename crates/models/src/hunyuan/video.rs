@@ -11,6 +11,7 @@ use super::model::joint_mask;
 use super::refiner::{LAYERS, Letters, TokenRefiner, WAVES};
 use super::video_conditions::{self, GUIDING, LETTERS, REFERENCE, VISION};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, HookPoints, OWN, OWN_INSIDE};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     CallConds, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -163,7 +164,10 @@ conds! {
 impl DiffusionNetwork for HunyuanVideoNetwork {
     type Config = HunyuanVideoConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[
+        (BlockKind::DOUBLE, &[BLOCKS, OWN]),
+        (BlockKind::SINGLE, &[BLOCKS, OWN_INSIDE]),
+    ]);
 
     fn facts(config: &HunyuanVideoConfig) -> ModelFacts {
         /// Values of a token that a pass holds at its fullest, in widths of the network, and tokens of a prompt.

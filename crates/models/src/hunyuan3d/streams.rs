@@ -7,6 +7,7 @@ use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::Hunyuan3dConfig;
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, OWN_INSIDE};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -123,7 +124,10 @@ conds! {
 impl DiffusionNetwork for Hunyuan3dNetwork {
     type Config = Hunyuan3dConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[
+        (BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN]),
+        (BlockKind::SINGLE, &[BLOCKS, CONTROL, OWN_INSIDE]),
+    ]);
 
     fn facts(config: &Hunyuan3dConfig) -> ModelFacts {
         let latent = if config.is_mini() {
@@ -203,6 +207,7 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
         let all = Tensor::cat(&[&prompt, &x], 1)?;
         drop((prompt, x));
         let singles = blocks(BlockKind::SINGLE, self.singles.len());
+        let singles = singles.steered(input.control, first);
         let all = singles.run(all, |number, all| {
             self.single(&self.singles[number], all, &signal)
         })?;

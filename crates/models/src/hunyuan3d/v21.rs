@@ -9,23 +9,24 @@ use fresco_tensor::{Device, Tensor};
 
 use super::config::Hunyuan3d21Config;
 use super::streams::{EPS, PictureConds, picture_conds, solid_facts};
+use super::streams::{EPS, bytes, picture_conds, solid_facts};
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};
 use crate::error::Result;
 use crate::latent_format;
 use crate::store::Walk;
 use crate::transformer::{
-    Attention, AttentionLayers, Bias, Blocks, Experts, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers,
-    Rotation, part, sinusoid,
+    Attention, AttentionLayers, Bias, Blocks, Experts, HeadNorm, Heads, Looks, Mlp, MlpLayers,
+    QkvLayers, Rotation, part, sinusoid,
 };
 
-/// Of tokens that look at others of width `source`.
-fn attention(weights: &Walk<'_>, config: &Hunyuan3d21Config, source: usize) -> Result<Attention> {
+fn attention(weights: &Walk<'_>, config: &Hunyuan3d21Config, looks: Looks) -> Result<Attention> {
     let (dim, norm) = (config.dim, ["q_norm.weight", "k_norm.weight"]);
     let heads = Heads::new(config.heads, dim / config.heads, HeadNorm::Rms(norm, EPS));
     let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
     let layers = AttentionLayers {
-        source,
+        looks,
         bias: Bias::Out,
         ..AttentionLayers::new(qkv, "out_proj", dim, heads)
     };
@@ -105,8 +106,8 @@ impl Block {
         Ok(Self {
             skip: skips.then(skip).transpose()?,
             norms: [norm("norm1")?, norm("norm2")?, norm("norm3")?],
-            own: attention(&weights.at("attn1"), config, dim)?,
-            cross: attention(&weights.at("attn2"), config, config.context)?,
+            own: attention(&weights.at("attn1"), config, Looks::Own)?,
+            cross: attention(&weights.at("attn2"), config, Looks::Prompt(config.context))?,
             feed: Feed::new(weights, config, number)?,
             heads: config.heads,
         })
@@ -145,7 +146,7 @@ pub struct Hunyuan3d21Network {
 impl DiffusionNetwork for Hunyuan3d21Network {
     type Config = Hunyuan3d21Config;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN, PROMPT])]);
 
     fn facts(config: &Hunyuan3d21Config) -> ModelFacts {
         solid_facts(

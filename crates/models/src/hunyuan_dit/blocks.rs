@@ -9,7 +9,7 @@ use super::config::HunyuanDitConfig;
 use crate::error::Result;
 use crate::store::Walk;
 use crate::transformer::{
-    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers, Rope, Rotation,
+    Attention, AttentionLayers, HeadNorm, Heads, Looks, Mlp, MlpLayers, QkvLayers, Rope, Rotation,
 };
 
 pub(super) const EPS: f32 = 1e-6;
@@ -40,7 +40,7 @@ impl Block {
         let own = AttentionLayers::new(QkvLayers::Joined("Wqkv"), "out_proj", dim, heads);
         let prompt = AttentionLayers {
             qkv: QkvLayers::Paired(["q_proj", "kv_proj"]),
-            source: config.context,
+            looks: Looks::Prompt(config.context),
             ..own
         };
         let layers = MlpLayers::Plain(["fc1", "fc2"], Act::GeluTanh);

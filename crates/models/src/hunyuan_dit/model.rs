@@ -10,6 +10,7 @@ use super::blocks::{Block, BlockPass, EPS};
 use super::config::{HunyuanDitConfig, PATCH, SIZES, WAVES};
 use super::text::{Pooler, Words};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -66,7 +67,7 @@ conds! {
 impl DiffusionNetwork for HunyuanDitNetwork {
     type Config = HunyuanDitConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN, PROMPT])]);
 
     fn facts(config: &HunyuanDitConfig) -> ModelFacts {
         let last = if config.size { 0.03 } else { 0.018 };

@@ -7,6 +7,7 @@ use fresco_tensor::{Crop, Device, ResizeMethod, Tensor, common_upscale, resize_t
 
 use super::config::{KandinskyConfig, PATCH};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -17,7 +18,7 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, PatchOrder,
+    AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, PatchOrder,
     PictureTokens, QkvLayers, Rope, RopeScale, Rotation, TimeEmbed, TokenRows, chunks,
     grid_positions,
 };
@@ -27,12 +28,15 @@ const EPS: f32 = 1e-5;
 /// Values of a token that a pass holds at its fullest, in widths of the network.
 const HELD: usize = 14;
 
-fn attention(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Attention> {
+fn attention(weights: &Walk<'_>, config: &KandinskyConfig, looks: Looks) -> Result<Attention> {
     // The reference leaves it at the smallest difference that its numbers have.
     let norm = HeadNorm::Rms(["query_norm.weight", "key_norm.weight"], f32::EPSILON);
     let heads = Heads::new(config.heads, config.head(), norm);
     let qkv = QkvLayers::Apart(["to_query", "to_key", "to_value"]);
-    let layers = AttentionLayers::new(qkv, "out_layer", config.dim, heads);
+    let layers = AttentionLayers {
+        looks,
+        ..AttentionLayers::new(qkv, "out_layer", config.dim, heads)
+    };
     Attention::new(weights, &layers)
 }
 
@@ -50,7 +54,8 @@ impl Block {
     }
 
     fn picture(weights: &Walk<'_>, config: &KandinskyConfig) -> Result<Self> {
-        let cross = attention(&weights.at("cross_attention"), config)?;
+        let looks = Looks::Prompt(config.dim);
+        let cross = attention(&weights.at("cross_attention"), config, looks)?;
         Self::new(
             weights,
             config,
@@ -69,7 +74,7 @@ impl Block {
         let layers = MlpLayers::Plain(["in_layer", "out_layer"], Act::Gelu);
         Ok(Self {
             modulation: weights.linear(modulation, numbers * dim, config.time)?,
-            self_attention: attention(&weights.at("self_attention"), config)?,
+            self_attention: attention(&weights.at("self_attention"), config, Looks::Own)?,
             prompt_attention,
             feed_forward: Mlp::new(&weights.at("feed_forward"), layers, (dim, ffn), false)?,
         })
@@ -160,7 +165,7 @@ conds! {
 impl DiffusionNetwork for KandinskyNetwork {
     type Config = KandinskyConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN, PROMPT])]);
 
     fn facts(config: &KandinskyConfig) -> ModelFacts {
         let moves = config.moves();

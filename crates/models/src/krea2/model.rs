@@ -8,6 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use super::blocks::Block;
 use super::config::{KreaConfig, PATCH};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -99,7 +100,7 @@ conds! {
 impl DiffusionNetwork for KreaNetwork {
     type Config = KreaConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::SINGLE, &[BLOCKS, CONTROL, OWN])]);
 
     fn facts(config: &KreaConfig) -> ModelFacts {
         ModelFacts {
@@ -163,6 +164,7 @@ impl DiffusionNetwork for KreaNetwork {
         let rope = self.rope(count, places.grid)?;
         let (kind, heads) = (BlockKind::SINGLE, self.config.block.heads);
         let blocks = Blocks::new(kind, self.blocks.len(), heads, places.grid, input);
+        let blocks = blocks.steered(input.control, count);
         let x = blocks.run(x, |number, x| {
             let (level, block) = &self.blocks[number];
             block.forward(x, mask.mask(), &rope, &level.forward(&shared)?)

@@ -10,7 +10,7 @@ use super::layers::{EPS, Widths, attention, feed_forward};
 use super::positions::turns;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::{Attention, Mlp};
+use crate::transformer::{Attention, Looks, Mlp};
 
 /// Tokens that come out at least.
 const LEAST: usize = 1024;
@@ -37,7 +37,7 @@ impl Connector {
             let weights = list.at(number);
             let widths = Widths {
                 input: dim,
-                from: dim,
+                looks: Looks::Own,
                 inner: dim,
                 heads: config.heads,
                 gated: config.gated,

@@ -9,7 +9,7 @@ use super::config::{Ltx2Config, StreamConfig};
 use crate::error::Result;
 use crate::store::Walk;
 use crate::transformer::{
-    Attention, AttentionLayers, GateLayer, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers, Rope,
+    Attention, AttentionLayers, GateLayer, HeadNorm, Heads, Looks, Mlp, MlpLayers, QkvLayers, Rope,
     Rotation, TimeEmbed,
 };
 
@@ -18,9 +18,8 @@ pub(super) const EPS: f32 = 1e-6;
 /// Widths of an attention.
 #[derive(Clone, Copy)]
 pub(super) struct Widths {
-    /// Of queries' and keys' inputs.
     pub(super) input: usize,
-    pub(super) from: usize,
+    pub(super) looks: Looks,
     pub(super) inner: usize,
     pub(super) heads: usize,
     pub(super) gated: bool,
@@ -36,7 +35,7 @@ pub(super) fn attention(weights: &Walk<'_>, widths: Widths) -> Result<Attention>
         GateLayer::None
     };
     let layers = AttentionLayers {
-        source: widths.from,
+        looks: widths.looks,
         gate,
         ..AttentionLayers::new(qkv, "to_out.0", widths.input, heads)
     };
@@ -192,9 +191,9 @@ impl StreamBlock {
     ) -> Result<Self> {
         let StreamConfig { dim, heads, .. } = *stream;
         let before = names.before;
-        let widths = |from: usize| Widths {
+        let widths = |looks: Looks| Widths {
             input: dim,
-            from,
+            looks,
             inner: dim,
             heads,
             gated: config.gated,
@@ -211,8 +210,8 @@ impl StreamBlock {
             table: weights.value(&named("scale_shift_table"), &[config.rows(), dim])?,
             cross_table: weights.value(names.cross_table, &[5, dim])?,
             prompt_table: config.prompted.then(prompt).transpose()?,
-            attn1: attention(&weights.at(named("attn1")), widths(dim))?,
-            attn2: attention(&weights.at(named("attn2")), widths(text))?,
+            attn1: attention(&weights.at(named("attn1")), widths(Looks::Own))?,
+            attn2: attention(&weights.at(named("attn2")), widths(Looks::Prompt(text)))?,
             ff: feed_forward(&ff, dim, stream.ffn, stream.ff_bias)?,
             norm: RmsNorm::new(None, EPS)?,
         })

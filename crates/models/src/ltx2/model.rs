@@ -14,6 +14,7 @@ use super::layers::{
 use super::positions::{self, kept_tokens, of_pictures, of_sound};
 use super::voice::{VOICE, WithoutVoice};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     BesideLatent, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
@@ -24,8 +25,8 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Attention, Blocks, Mlp, MlpLayers, PatchOrder, Rotation, TokenGrid, TokenMask, hides, part,
-    video_from_tokens, video_to_tokens,
+    Attention, Blocks, Looks, Mlp, MlpLayers, PatchOrder, Rotation, TokenGrid, TokenMask, hides,
+    part, video_from_tokens, video_to_tokens,
 };
 
 const FRAME_RATE: f64 = 25.0;
@@ -48,7 +49,7 @@ impl Block {
         let (video, sound) = (&config.video, &config.sound);
         let across = |to: &StreamConfig, from: &StreamConfig| Widths {
             input: to.dim,
-            from: from.dim,
+            looks: Looks::Beside(from.dim),
             inner: config.cross,
             heads: sound.heads,
             gated: config.gated,
@@ -280,7 +281,7 @@ conds! {
 impl DiffusionNetwork for Ltx2Network {
     type Config = Ltx2Config;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, OWN, PROMPT])]);
 
     fn facts(config: &Ltx2Config) -> ModelFacts {
         ModelFacts {
@@ -648,7 +649,7 @@ impl Ltx2Network {
             let marks = marks.reshape([1, marks.len(), 1])?.to(device)?;
             video = video.add(&marks.mul(&mark)?)?;
         }
-        let mut sound = match pass.sound {
+        let sound = match pass.sound {
             Some(sound) => Some(self.sound.cells.forward(&sound.to(device)?)?),
             None => None,
         };
@@ -706,10 +707,9 @@ impl Ltx2Network {
         let (kind, count, heads) = (BlockKind::DOUBLE, self.blocks.len(), config.video.heads);
         let blocks = Blocks::of(kind, count, heads, pass.grid, (hooks, pass.video.shape()));
         let passes = (&of_video, of_sound.as_ref());
-        let video = blocks.run(video, |number, video| {
-            let made = self.blocks[number].forward(video, sound.take(), passes)?;
-            sound = made.1;
-            Ok(made.0)
+        let blocks = blocks.with_shape(video.dims3()?);
+        let (video, sound) = blocks.run_beside((video, sound), |number, video, sound| {
+            self.blocks[number].forward(video, sound, passes)
         })?;
         let made = self.video.finish(&video, &levels)?;
         let sound = sound.as_ref().zip(beside.as_ref());

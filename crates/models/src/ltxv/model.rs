@@ -8,6 +8,7 @@ use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::LtxvConfig;
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     CallConds, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, names,
@@ -18,8 +19,8 @@ use crate::ltx2::NO_TOKEN;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs, PatchOrder,
-    PictureTokens, QkvLayers, Rope, Rotation, TimeEmbed, TokenGrid, TokenMask, hides,
+    AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs,
+    PatchOrder, PictureTokens, QkvLayers, Rope, Rotation, TimeEmbed, TokenGrid, TokenMask, hides,
 };
 
 const EPS: f32 = 1e-6;
@@ -36,12 +37,16 @@ const RATE: &str = "frame_rate";
 const KEYFRAMES: &str = "keyframe_idxs";
 const KNOWN: &str = "denoise_mask";
 
-fn attention(weights: &Walk<'_>, config: &LtxvConfig) -> Result<Attention> {
+fn attention(weights: &Walk<'_>, config: &LtxvConfig, looks: Looks) -> Result<Attention> {
     let (dim, norm) = (config.dim, ["q_norm.weight", "k_norm.weight"]);
     let norm = HeadNorm::RmsOfAll(norm, HEAD_EPS);
     let heads = Heads::new(config.heads, dim / config.heads, norm);
     let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
-    Attention::new(weights, &AttentionLayers::new(qkv, "to_out.0", dim, heads))
+    let layers = AttentionLayers {
+        looks,
+        ..AttentionLayers::new(qkv, "to_out.0", dim, heads)
+    };
+    Attention::new(weights, &layers)
 }
 
 struct Block {
@@ -58,8 +63,8 @@ impl Block {
         let layers = MlpLayers::Plain(["net.0.proj", "net.2"], Act::GeluTanh);
         Ok(Self {
             modulation: AdaLn::table(weights, "scale_shift_table", &[6, dim])?,
-            attn1: attention(&weights.at("attn1"), config)?,
-            attn2: attention(&weights.at("attn2"), config)?,
+            attn1: attention(&weights.at("attn1"), config, Looks::Own)?,
+            attn2: attention(&weights.at("attn2"), config, Looks::Prompt(dim))?,
             ff: Mlp::new(&weights.at("ff"), layers, (dim, ffn), true)?,
             norm: RmsNorm::new(None, EPS)?,
         })
@@ -130,7 +135,7 @@ conds! {
 impl DiffusionNetwork for LtxvNetwork {
     type Config = LtxvConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, OWN, PROMPT])]);
 
     fn facts(config: &LtxvConfig) -> ModelFacts {
         ModelFacts {

@@ -8,7 +8,7 @@ use fresco_tensor::{
     Crop, Device, ResizeMethod, Tensor, WeightFile, common_upscale, repeat_to_batch,
 };
 
-use super::blocks::Block;
+use super::blocks;
 use super::config::{BlockConfig, PATCH};
 use super::names;
 use crate::denoise::hooks::Hooks;
@@ -16,7 +16,7 @@ use crate::error::{ModelError, Result};
 use crate::model_patch::{PatchNetwork, PatchStore};
 use crate::network::Lazy;
 use crate::store::{Walk, WeightStore};
-use crate::transformer::{PatchOrder, Rope, Shapes, circular_pad, to_tokens};
+use crate::transformer::{PatchOrder, Rope, SandwichBlock, Shapes, circular_pad, to_tokens};
 
 /// The network in messages.
 pub const WHAT: &str = "the control net";
@@ -116,7 +116,7 @@ impl ControlConfig {
 
 struct ControlBlock {
     before: Option<Arc<Linear>>,
-    block: Block,
+    block: SandwichBlock,
     after: Option<Arc<Linear>>,
 }
 
@@ -128,7 +128,7 @@ impl ControlBlock {
             there.then(|| weights.linear(name, dim, dim)).transpose()
         };
         Ok(Self {
-            block: Block::new(&weights, config, true)?,
+            block: blocks::block(&weights, config, true)?,
             before: linear("before_proj", acts && number == 0)?,
             after: linear("after_proj", acts)?,
         })

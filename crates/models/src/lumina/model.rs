@@ -5,10 +5,11 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, RmsNorm, Value, modulate, silu};
 use fresco_tensor::{Device, Tensor};
 
-use super::blocks::Block;
+use super::blocks;
 use super::config::{LuminaConfig, Modulation, PATCH};
 use super::control::{FunControl, Running};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN_APART};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -19,8 +20,8 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Blocks, MlpLayers, PatchOrder, PictureTokens, Rope, RopeScale, TimeEmbed, TokenMask,
-    TokenPlaces, grid_positions, hides,
+    Blocks, MlpLayers, PatchOrder, PictureTokens, Rope, RopeScale, SandwichBlock, TimeEmbed,
+    TokenMask, TokenPlaces, grid_positions, hides,
 };
 
 /// Width of the waves that stand for a noise level.
@@ -59,9 +60,9 @@ pub struct NextDit {
     time: TimeEmbed,
     pooled: Option<Pooled>,
     pads: Option<Pads>,
-    noise_refiner: Vec<Block>,
-    context_refiner: Vec<Block>,
-    layers: Vec<Block>,
+    noise_refiner: Vec<SandwichBlock>,
+    context_refiner: Vec<SandwichBlock>,
+    layers: Vec<SandwichBlock>,
     last_norm: LayerNorm,
     last_scale: Arc<Linear>,
 }
@@ -93,7 +94,10 @@ conds! {
 impl DiffusionNetwork for NextDit {
     type Config = LuminaConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[
+        (NOISE_REFINER, &[BLOCKS, CONTROL, OWN_APART]),
+        (BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN_APART]),
+    ]);
 
     fn facts(config: &LuminaConfig) -> ModelFacts {
         let shift = match config.block.modulation {
@@ -114,8 +118,8 @@ impl DiffusionNetwork for NextDit {
 
     fn new(weights: &Walk<'_>, config: &LuminaConfig) -> Result<Self> {
         let (block, dim) = (&config.block, config.block.dim);
-        let blocks = |name: &str, count: usize, modulated: bool| -> Result<Vec<Block>> {
-            let block = |weights: &Walk<'_>| Block::new(weights, block, modulated);
+        let blocks = |name: &str, count: usize, modulated: bool| -> Result<Vec<SandwichBlock>> {
+            let block = |weights: &Walk<'_>| blocks::block(weights, block, modulated);
             weights.at(name).each(count, block)
         };
         let pads = config.pad.map(|multiple| -> Result<Pads> {

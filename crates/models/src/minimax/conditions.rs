@@ -5,6 +5,8 @@ use fresco_tensor::{Generator, Tensor};
 use super::config::{MiniMaxConfig, PATCH};
 use super::model::{MiniMaxNetwork, Segment, Sequence, Tokens};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, HookPoints, OWN_APART};
+use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     BesideLatent, BesideShift, CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts,
     NetworkInput, names, pack_parts, unpack_parts,
@@ -210,7 +212,7 @@ conds! {
 impl DiffusionNetwork for MiniMaxNetwork {
     type Config = MiniMaxConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, OWN_APART])]);
 
     fn facts(config: &MiniMaxConfig) -> ModelFacts {
         ModelFacts {

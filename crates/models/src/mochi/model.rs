@@ -9,6 +9,7 @@ use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::{MochiBlock, MochiConfig};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN_APART};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -175,8 +176,7 @@ impl Block {
             Ok(Tensor::cat(&[x, &y.narrow(1, 0, count)?], 1)?)
         };
         let (q, k, v) = (joined(&q, &yq)?, joined(&k, &yk)?, joined(&v, &yv)?);
-        let seen = attention(&q, &k, &v, config.heads, Mask::None, None)?;
-        drop((q, k, v));
+        let seen = self.film.attention.attend([q, k, v], Mask::None)?;
         let own = x.dim(1)?;
         let film = seen.narrow(1, 0, own)?;
         let parts = [&gate, &scale_mlp, &gate_mlp];
@@ -222,7 +222,7 @@ conds! {
 impl DiffusionNetwork for MochiNetwork {
     type Config = MochiConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN_APART])]);
 
     fn facts(config: &MochiConfig) -> ModelFacts {
         ModelFacts {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use fresco_tensor::nn::{LayerNorm, Linear, Mask, RmsNorm, Value, modulate, silu};
 use fresco_tensor::{Device, Tensor};
 
-use super::blocks::{Block, EPS};
+use super::blocks::{self, EPS};
 use super::config::{OmniGenConfig, PATCH};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN_APART};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -18,8 +19,8 @@ use crate::latent_format;
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
 use crate::transformer::{
-    Blocks, PatchOrder, PictureTokens, Rope, TimeEmbed, TokenGrid, TokenMask, grid_positions,
-    hides, video_to_tokens,
+    Blocks, PatchOrder, PictureTokens, Rope, SandwichBlock, TimeEmbed, TokenGrid, TokenMask,
+    grid_positions, hides, video_to_tokens,
 };
 
 /// Width of the waves that stand for a noise level.
@@ -41,10 +42,10 @@ pub struct OmniGenNetwork {
     time: TimeEmbed,
     caption_norm: Arc<RmsNorm>,
     caption: Arc<Linear>,
-    noise_refiner: Vec<Block>,
-    reference_refiner: Vec<Block>,
-    context_refiner: Vec<Block>,
-    layers: Vec<Block>,
+    noise_refiner: Vec<SandwichBlock>,
+    reference_refiner: Vec<SandwichBlock>,
+    context_refiner: Vec<SandwichBlock>,
+    layers: Vec<SandwichBlock>,
     last_norm: LayerNorm,
     last_scale: Arc<Linear>,
 }
@@ -83,7 +84,7 @@ conds! {
 impl DiffusionNetwork for OmniGenNetwork {
     type Config = OmniGenConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN_APART])]);
 
     fn facts(config: &OmniGenConfig) -> ModelFacts {
         ModelFacts {
@@ -101,8 +102,8 @@ impl DiffusionNetwork for OmniGenNetwork {
     fn new(weights: &Walk<'_>, config: &OmniGenConfig) -> Result<Self> {
         let (dim, signal) = (config.dim, config.signal);
         let values = config.channels * PATCH * PATCH;
-        let blocks = |name: &str, count: usize, modulated: bool| -> Result<Vec<Block>> {
-            let block = |weights: &Walk<'_>| Block::new(weights, config, modulated);
+        let blocks = |name: &str, count: usize, modulated: bool| -> Result<Vec<SandwichBlock>> {
+            let block = |weights: &Walk<'_>| blocks::block(weights, config, modulated);
             weights.at(name).each(count, block)
         };
         let embed = weights.at("time_caption_embed");

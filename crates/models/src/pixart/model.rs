@@ -7,6 +7,7 @@ use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::config::{BASE, PATCH, PixArtConfig};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -17,7 +18,7 @@ use crate::latent_format;
 use crate::model_sampling::{ModelSampling, Prediction};
 use crate::store::Walk;
 use crate::transformer::{
-    AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, PatchOrder,
+    AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, PatchOrder,
     PictureTokens, QkvLayers, Rotation, TimeEmbed, TokenRows, patch_conv,
 };
 
@@ -41,8 +42,11 @@ impl Block {
         let dim = config.dim;
         let heads = Heads::new(config.heads, dim / config.heads, HeadNorm::None);
         let own = AttentionLayers::new(QkvLayers::Joined("qkv"), "proj", dim, heads);
-        let prompt = QkvLayers::Paired(["q_linear", "kv_linear"]);
-        let prompt = AttentionLayers::new(prompt, "proj", dim, heads);
+        let prompt = AttentionLayers {
+            qkv: QkvLayers::Paired(["q_linear", "kv_linear"]),
+            looks: Looks::Prompt(dim),
+            ..own
+        };
         let layers = MlpLayers::Plain(["fc1", "fc2"], Act::GeluTanh);
         Ok(Self {
             modulation: AdaLn::table(weights, "scale_shift_table", &[6, dim])?,
@@ -105,7 +109,7 @@ conds! {
 impl DiffusionNetwork for PixArtNetwork {
     type Config = PixArtConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN, PROMPT])]);
 
     fn facts(config: &PixArtConfig) -> ModelFacts {
         ModelFacts {

@@ -11,6 +11,7 @@ use super::encode;
 use super::patch::{BlockControl, RunningPatch};
 use super::tokens::{Placement, TokenGrid, latent, place, tokens};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN};
 use crate::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
 use crate::denoise::{
     DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory, names,
@@ -37,9 +38,6 @@ pub struct Inputs<'a> {
     pub control: Option<&'a ControlFeatures>,
     pub hooks: &'a Hooks,
 }
-
-/// The network in messages.
-pub(super) const WHAT: &str = "the transformer";
 
 /// Values per channel of a token that a pass holds at its fullest: the inner channels of the feed-forward part, and what
 /// goes on beside it.
@@ -173,7 +171,7 @@ conds! {
 impl DiffusionNetwork for QwenNetwork {
     type Config = QwenConfig;
 
-    const WHAT: &'static str = WHAT;
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN])]);
 
     fn facts(config: &QwenConfig) -> ModelFacts {
         ModelFacts {

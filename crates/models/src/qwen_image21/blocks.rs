@@ -187,8 +187,7 @@ impl Block {
             ),
             None => (k, v),
         };
-        let seen = attention(&q, &k, &v, self.heads, Mask::None, None)?;
-        drop((q, k, v));
+        let seen = self.attention.attend([q, k, v], Mask::None)?;
         self.finish(x, &seen, level)
     }
 }

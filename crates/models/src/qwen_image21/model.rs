@@ -11,6 +11,7 @@ use super::config::{Qwen21Config, THETA};
 use super::encode;
 use super::sequence::{Places, Segment, segments};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, HookPoints, OWN};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory, names,
@@ -183,7 +184,7 @@ conds! {
 impl DiffusionNetwork for Qwen21Network {
     type Config = Qwen21Config;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::SINGLE, &[BLOCKS, OWN])]);
 
     fn facts(config: &Qwen21Config) -> ModelFacts {
         ModelFacts {

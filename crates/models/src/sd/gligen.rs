@@ -335,6 +335,10 @@ struct Looking {
 }
 
 impl AttnOutput for Looking {
+    fn kinds(&self) -> &[BlockKind] {
+        &BlockKind::LEVELS
+    }
+
     fn apply(&self, x: Tensor, at: &BlockInfo<'_>) -> Result<Tensor> {
         let here = |fuser: &FuserConfig| {
             fuser.kind == at.kind && (fuser.number == at.number || at.kind == BlockKind::MIDDLE)

@@ -7,6 +7,8 @@ use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch}
 use super::unclip;
 use super::unet::{UNet, UNetConfig, WHAT};
 use crate::conds;
+use crate::denoise::hook_points::{CONTROL, HookPoint, HookPoints, OWN, PROMPT};
+use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, Diffusion, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput,
     PassMemory, names,
@@ -146,6 +148,23 @@ impl DiffusionNetwork for UNet {
     type Config = SdConfig;
 
     const WHAT: &'static str = WHAT;
+
+    const HOOKS: HookPoints = HookPoints(&[
+        (
+            BlockKind::INPUT,
+            &[
+                &[HookPoint::After, HookPoint::AfterSkip, HookPoint::Embedding],
+                CONTROL,
+                OWN,
+                PROMPT,
+            ],
+        ),
+        (BlockKind::MIDDLE, &[CONTROL, OWN, PROMPT]),
+        (
+            BlockKind::OUTPUT,
+            &[&[HookPoint::Before], CONTROL, OWN, PROMPT],
+        ),
+    ]);
 
     fn facts(config: &SdConfig) -> ModelFacts {
         let unet = &config.unet;

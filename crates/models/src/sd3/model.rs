@@ -8,6 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use super::blocks::{EPS, JointBlock};
 use super::config::{PATCH, Sd3Config};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -107,7 +108,10 @@ conds! {
 impl DiffusionNetwork for Mmdit {
     type Config = Sd3Config;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[
+        (BlockKind::DOUBLE, &[BLOCKS, OWN]),
+        (BlockKind::OUTPUT, &[CONTROL]),
+    ]);
 
     fn facts(config: &Sd3Config) -> ModelFacts {
         ModelFacts {

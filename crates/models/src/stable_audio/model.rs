@@ -9,6 +9,7 @@ use fresco_tensor::{Device, Tensor};
 use super::config::{HEAD, StableAudioConfig};
 use super::seconds::SecondsEmbedder;
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -20,8 +21,8 @@ use crate::latent_format;
 use crate::model_sampling::{ModelSampling, Prediction};
 use crate::store::Walk;
 use crate::transformer::{
-    Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
-    Rotation,
+    Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs, QkvLayers,
+    Rope, Rotation,
 };
 
 const EPS: f32 = 1e-5;
@@ -65,7 +66,7 @@ impl Layer {
         let own = AttentionLayers::unbiased(QkvLayers::Joined("to_qkv"), "to_out", dim, heads);
         let prompt = AttentionLayers {
             qkv: QkvLayers::Paired(["to_q", "to_kv"]),
-            source: context,
+            looks: Looks::Prompt(context),
             heads: Heads::grouped(count, context / HEAD, HEAD, HeadNorm::None),
             ..own
         };
@@ -122,7 +123,7 @@ conds! {
 impl DiffusionNetwork for StableAudioNetwork {
     type Config = StableAudioConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN, PROMPT])]);
 
     fn facts(config: &StableAudioConfig) -> ModelFacts {
         ModelFacts {

@@ -4,17 +4,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask, attention};
+use fresco_tensor::nn::{Act, Embedding, LayerNorm, Mask};
 use fresco_tensor::{Buffer, Device, Tensor, WeightFile};
 
 use super::network::words_origin;
 use super::sequence::{KeptStates, RowEncoder, RowKind, RowNetwork, Rows, State};
 use super::vocabulary::{SentencePiece, Vocabulary, json};
 use super::{KeptIn, TextKind};
-use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Blocks, Origin, UnitOrder, Walk, WeightStore};
-use crate::transformer::Rope;
+use crate::transformer::{
+    AttentionLayers, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers, NormPlace, Pairs,
+    QkvLayers, Rope,
+};
 
 const MAX_LAYERS: usize = 256;
 const WORDS_KEY: &str = "spiece_model";
@@ -188,76 +190,37 @@ impl PostNormConfig {
     }
 }
 
-enum Projections {
-    /// Queries, keys and values one after the other.
-    Joined(Arc<Linear>),
-    Each([Arc<Linear>; 3]),
-}
-
-struct Layer {
-    projections: Projections,
-    out: Arc<Linear>,
-    norm1: Arc<LayerNorm>,
-    fc1: Arc<Linear>,
-    fc2: Arc<Linear>,
-    norm2: Arc<LayerNorm>,
-}
-
-impl Layer {
-    fn new(weights: &Walk<'_>, config: &PostNormConfig) -> Result<Self> {
-        let (hidden, inner, eps) = (config.hidden, config.inner, config.eps);
-        if config.layout == Layout::Jina {
-            let mixer = weights.at("mixer");
-            return Ok(Self {
-                projections: Projections::Joined(mixer.linear("Wqkv", 3 * hidden, hidden)?),
-                out: mixer.linear("out_proj", hidden, hidden)?,
-                norm1: weights.layer_norm("norm1", hidden, eps)?,
-                fc1: weights.linear("mlp.fc1", inner, hidden)?,
-                fc2: weights.linear("mlp.fc2", hidden, inner)?,
-                norm2: weights.layer_norm("norm2", hidden, eps)?,
-            });
-        }
-        let own = weights.at("attention.self");
-        let each = |name: &str| own.linear(name, hidden, hidden);
-        Ok(Self {
-            projections: Projections::Each([each("query")?, each("key")?, each("value")?]),
-            out: weights.linear("attention.output.dense", hidden, hidden)?,
-            norm1: weights.layer_norm("attention.output.LayerNorm", hidden, eps)?,
-            fc1: weights.linear("intermediate.dense", inner, hidden)?,
-            fc2: weights.linear("output.dense", hidden, inner)?,
-            norm2: weights.layer_norm("output.LayerNorm", hidden, eps)?,
-        })
-    }
-
-    fn forward(
-        &self,
-        x: &Tensor,
-        heads: usize,
-        rope: Option<&Rope>,
-        mask: Option<&Tensor>,
-    ) -> Result<Tensor> {
-        let [_, _, c] = x.dims3()?;
-        let [q, k, v] = match &self.projections {
-            Projections::Joined(joined) => {
-                let all = joined.forward(x)?;
-                [
-                    all.narrow(2, 0, c)?,
-                    all.narrow(2, c, c)?,
-                    all.narrow(2, 2 * c, c)?,
-                ]
-            }
-            Projections::Each([q, k, v]) => [q.forward(x)?, k.forward(x)?, v.forward(x)?],
-        };
-        let (q, k) = match rope {
-            Some(rope) => (rope.half(&q, heads)?, rope.half(&k, heads)?),
-            None => (q, k),
-        };
-        let mask = mask.map_or(Mask::None, Mask::Add);
-        let h = attention(&q, &k, &v, heads, mask, None)?;
-        let x = self.norm1.forward(&self.out.forward_with(&h, plus(x))?)?;
-        let h = self.fc1.forward_with(&x, then(Act::Gelu))?;
-        Ok(self.norm2.forward(&self.fc2.forward_with(&h, plus(&x))?)?)
-    }
+fn layer(weights: &Walk<'_>, config: &PostNormConfig) -> Result<EncoderBlock> {
+    let hidden = config.hidden;
+    let heads = Heads::new(config.heads, hidden / config.heads, HeadNorm::None);
+    let (qkv, out, mlp, norms) = match config.layout {
+        Layout::Jina => (
+            QkvLayers::Joined("mixer.Wqkv"),
+            "mixer.out_proj",
+            ["mlp.fc1", "mlp.fc2"],
+            ["norm1", "norm2"],
+        ),
+        Layout::Bert => (
+            QkvLayers::Apart([
+                "attention.self.query",
+                "attention.self.key",
+                "attention.self.value",
+            ]),
+            "attention.output.dense",
+            ["intermediate.dense", "output.dense"],
+            ["attention.output.LayerNorm", "output.LayerNorm"],
+        ),
+    };
+    let layers = EncoderLayers {
+        attention: AttentionLayers::new(qkv, out, hidden, heads),
+        mlp: MlpLayers::Plain(mlp, Act::Gelu),
+        inner: config.inner,
+        norms,
+        place: NormPlace::Behind,
+        eps: config.eps,
+        scales: None,
+    };
+    EncoderBlock::new(weights, &layers)
 }
 
 /// See the [module](self).
@@ -268,7 +231,7 @@ pub struct PostNorm {
     types: Arc<Embedding>,
     positions: Option<Arc<Embedding>>,
     norm: Arc<LayerNorm>,
-    layers: Vec<Layer>,
+    layers: Vec<EncoderBlock>,
 }
 
 impl PostNorm {
@@ -287,7 +250,7 @@ impl PostNorm {
         let positions = config
             .positions
             .map(|rows| tables.embedding("position_embeddings", rows, hidden));
-        let layers = (0..config.layers).map(|i| Layer::new(&weights.at(layout.layer(i)), config));
+        let layers = (0..config.layers).map(|i| layer(&weights.at(layout.layer(i)), config));
         Ok(Self {
             words: tables.embedding("word_embeddings", config.vocabulary, hidden)?,
             types: tables.embedding("token_type_embeddings", config.types, hidden)?,
@@ -337,7 +300,8 @@ impl RowNetwork for PostNorm {
         } else {
             let places: Vec<f64> = (0..n).map(|i| i as f64).collect();
             let head = self.config.hidden / self.config.heads;
-            rope = Some(Rope::new(&places, &[head], self.config.theta)?.to(&self.device)?);
+            let turns = Rope::new(&places, &[head], self.config.theta)?;
+            rope = Some(turns.pairing(Pairs::Halves).to(&self.device)?);
         }
         x = self.norm.forward(&x)?;
         let mask = match &rows.masks {
@@ -355,7 +319,8 @@ impl RowNetwork for PostNorm {
         let norm = |x: &Tensor| Ok(x.clone());
         kept.offer(0, &x, norm)?;
         for (i, layer) in self.layers.iter().enumerate().take(kept.depth()) {
-            x = layer.forward(&x, self.config.heads, rope.as_ref(), mask.as_ref())?;
+            let mask = mask.as_ref().map_or(Mask::None, Mask::Add);
+            x = layer.forward(&x, rope.as_ref(), mask)?;
             kept.offer(i + 1, &x, norm)?;
         }
         kept.finish()

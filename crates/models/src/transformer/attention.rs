@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{After, Linear, sigmoid};
+use fresco_tensor::nn::{After, Linear, add_gated, sigmoid};
 
 use super::norm::{HeadNorm, HeadNormLayer, TokenRows};
+use super::place::AttentionSite;
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
@@ -70,7 +71,18 @@ pub enum Bias {
     None,
     /// The way out alone.
     Out,
+    /// All but the layer of keys.
+    NoKeys,
     All,
+}
+
+/// What tokens look at: each other, or others of a width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looks {
+    Own,
+    Prompt(usize),
+    /// What no hook asks for: sound, a face, another film.
+    Beside(usize),
 }
 
 /// The layers of an attention as its family calls them.
@@ -81,14 +93,14 @@ pub struct AttentionLayers<'a> {
     pub out: Option<&'a str>,
     pub gate: GateLayer<'a>,
     pub bias: Bias,
-    /// Widths of the tokens that look, and of those they look at.
+    /// Width of the tokens that look.
     pub input: usize,
-    pub source: usize,
+    pub looks: Looks,
     pub heads: Heads<'a>,
 }
 
 impl<'a> AttentionLayers<'a> {
-    /// Of tokens of one width, with a bias in every layer.
+    /// Of tokens that look at each other, with a bias in every layer.
     pub fn new(qkv: QkvLayers<'a>, out: &'a str, width: usize, heads: Heads<'a>) -> Self {
         Self {
             qkv,
@@ -96,7 +108,7 @@ impl<'a> AttentionLayers<'a> {
             gate: GateLayer::None,
             bias: Bias::All,
             input: width,
-            source: width,
+            looks: Looks::Own,
             heads,
         }
     }
@@ -125,6 +137,7 @@ enum Gate {
 /// One attention of a block.
 pub struct Attention {
     qkv: QkvWeights,
+    looks: Looks,
     norms: [HeadNormLayer; 2],
     gate: Gate,
     out: Option<Arc<Linear>>,
@@ -138,10 +151,14 @@ impl Attention {
         let AttentionLayers {
             bias,
             input,
-            source,
+            looks,
             heads,
             ..
         } = *layers;
+        let source = match looks {
+            Looks::Own => input,
+            Looks::Prompt(width) | Looks::Beside(width) => width,
+        };
         let Heads {
             count,
             kv,
@@ -149,9 +166,9 @@ impl Attention {
             norm,
         } = heads;
         let (own, shared) = (count * width, kv * width);
-        let linear = |name: &str, out: usize, input: usize| {
-            weights.linear_with(name, out, input, bias == Bias::All)
-        };
+        let (most, of_keys) = (matches!(bias, Bias::All | Bias::NoKeys), bias == Bias::All);
+        let linear =
+            |name: &str, out: usize, input: usize| weights.linear_with(name, out, input, most);
         let out = layers.out;
         let out = out.map(|name| weights.linear_with(name, input, own, bias != Bias::None));
         Ok(Self {
@@ -161,13 +178,14 @@ impl Attention {
                 }
                 QkvLayers::Apart([q, k, v]) => QkvWeights::Apart([
                     linear(q, own, input)?,
-                    linear(k, shared, source)?,
+                    weights.linear_with(k, shared, source, of_keys)?,
                     linear(v, shared, source)?,
                 ]),
                 QkvLayers::Paired([q, kv]) => {
                     QkvWeights::Paired(linear(q, own, input)?, linear(kv, 2 * shared, source)?)
                 }
             },
+            looks,
             norms: HeadNormLayer::pair(weights, norm, [count, kv], width)?,
             gate: match layers.gate {
                 GateLayer::None => Gate::None,
@@ -195,6 +213,7 @@ impl Attention {
         } = heads;
         Ok(Self {
             qkv: QkvWeights::Joined(layer),
+            looks: Looks::Own,
             norms: HeadNormLayer::pair(weights, norm, [count, kv], width)?,
             gate: Gate::None,
             out: None,
@@ -212,6 +231,9 @@ impl Attention {
     /// Queries, keys and values of tokens that look at each other.
     pub fn qkv<'a>(&self, rows: impl Into<TokenRows<'a>>) -> Result<Qkv<'_>> {
         let rows = rows.into();
+        if let Some([q, k, v]) = self.hook_rows(rows)? {
+            return self.project([&q, &k, &v]);
+        }
         if let (QkvWeights::Joined(layer), TokenRows::Modulated(modulated), Gate::None) =
             (&self.qkv, rows, &self.gate)
         {
@@ -219,28 +241,62 @@ impl Attention {
             return Ok(self.products(Products::Joined(all), None));
         }
         let x = &rows.to_tensor()?;
-        let products = match &self.qkv {
-            QkvWeights::Joined(layer) => Products::Joined(layer.forward(x)?),
-            QkvWeights::Apart([q, k, v]) => Products::Apart(Linear::forward_each([q, k, v], x)?),
-            QkvWeights::Paired(..) => return self.qkv_of([x, x, x]),
-        };
-        Ok(self.products(products, self.gate_of(x)?))
+        self.project([x, x, x])
     }
 
     /// The same of tokens that look at others: the inputs of queries, of keys and of values.
-    pub fn qkv_of(&self, [x, keys, values]: [&Tensor; 3]) -> Result<Qkv<'_>> {
-        let products = match &self.qkv {
-            QkvWeights::Joined(_) => {
-                let reason = "queries, keys and values of one matrix have one input";
-                return Err(ModelError::invalid("attention", reason));
+    pub fn qkv_of(&self, inputs: [&Tensor; 3]) -> Result<Qkv<'_>> {
+        match AttentionSite::on(self.looks).filter(AttentionSite::changes_input) {
+            Some(site) => {
+                let [q, k, v] = site.change_input(inputs.map(Tensor::clone))?;
+                self.project([&q, &k, &v])
             }
-            QkvWeights::Apart([q, k, v]) => [q.forward(x)?, k.forward(keys)?, v.forward(values)?],
+            None => self.project(inputs),
+        }
+    }
+
+    /// What hooks make of the tokens that look at each other, where there are any.
+    pub(super) fn hook_rows(&self, rows: TokenRows<'_>) -> Result<Option<[Tensor; 3]>> {
+        let Some(site) = AttentionSite::on(self.looks) else {
+            return Ok(None);
+        };
+        if site.wants_input() {
+            site.show(&rows.to_tensor()?)?;
+        }
+        if !site.changes_input() {
+            return Ok(None);
+        }
+        let x = rows.to_tensor()?;
+        Ok(Some(site.change_input([x.clone(), x.clone(), x])?))
+    }
+
+    /// The inputs of queries, of keys and of values through the layers.
+    pub(super) fn project(&self, [x, keys, values]: [&Tensor; 3]) -> Result<Qkv<'_>> {
+        let one = |a: &Tensor, b: &Tensor| {
+            a.storage_address() == b.storage_address() && a.shape() == b.shape()
+        };
+        let (pair, all) = (one(keys, values), one(keys, values) && one(x, keys));
+        let products = match &self.qkv {
+            QkvWeights::Joined(layer) if all => Products::Joined(layer.forward(x)?),
+            QkvWeights::Joined(layer) => {
+                let part = |x: &Tensor, number| self.columns(&layer.forward(x)?, number);
+                Products::Apart([part(x, 0)?, part(keys, 1)?, part(values, 2)?])
+            }
+            QkvWeights::Apart([q, k, v]) if all => {
+                Products::Apart(Linear::forward_each([q, k, v], x)?)
+            }
+            QkvWeights::Apart([q, k, v]) => {
+                Products::Apart([q.forward(x)?, k.forward(keys)?, v.forward(values)?])
+            }
             QkvWeights::Paired(q, kv) => {
-                let [k, v] = super::chunks(&kv.forward(keys)?)?;
-                [q.forward(x)?, k, v]
+                let [k, mut v] = super::chunks(&kv.forward(keys)?)?;
+                if !pair {
+                    [_, v] = super::chunks(&kv.forward(values)?)?;
+                }
+                Products::Apart([q.forward(x)?, k, v])
             }
         };
-        Ok(self.products(Products::Apart(products), self.gate_of(x)?))
+        Ok(self.products(products, self.gate_of(x)?))
     }
 
     /// The queries, keys and values of tokens `x` that look at `source`.
@@ -276,16 +332,31 @@ impl Attention {
 
     /// What the last layer makes of what was seen.
     pub fn out(&self, seen: &Tensor) -> Result<Tensor> {
-        Ok(self.way_out()?.forward(seen)?)
+        let out = self.way_out()?.forward(seen)?;
+        match self.result_site() {
+            Some(site) => site.change_output(out),
+            None => Ok(out),
+        }
     }
 
     /// `x` plus it.
     pub fn add(&self, seen: &Tensor, x: &Tensor) -> Result<Tensor> {
-        Ok(self.way_out()?.forward_with(seen, plus(x))?)
+        match self.result_site() {
+            Some(site) => site.change_after(x.add(&self.out(seen)?)?),
+            None => Ok(self.way_out()?.forward_with(seen, plus(x))?),
+        }
     }
 
     /// `x` plus it times a gate.
     pub fn add_gated(&self, seen: &Tensor, x: Tensor, gate: &Tensor) -> Result<Tensor> {
-        Ok(self.way_out()?.forward_gated(seen, x, gate)?)
+        match self.result_site() {
+            Some(site) => site.change_after(add_gated(x, gate, &self.out(seen)?)?),
+            None => Ok(self.way_out()?.forward_gated(seen, x, gate)?),
+        }
+    }
+
+    /// What changes the result of the attention or what goes on after it.
+    fn result_site(&self) -> Option<AttentionSite> {
+        AttentionSite::on(self.looks).filter(AttentionSite::changes_result)
     }
 }

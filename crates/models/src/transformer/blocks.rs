@@ -1,9 +1,13 @@
-//! The one loop over blocks: at each of them it asks whether to go on and whether the block is left out, runs hooks, and adds
-//! what control networks have for it.
+//! The one loop over blocks: at each of them it asks whether to go on and whether the block is left out, runs hooks, says to the
+//! attentions inside where they are, and adds what control networks have for it. A cache may end it after the first block.
+
+use std::rc::Rc;
 
 use fresco_tensor::Tensor;
 
+use super::place::{FirstInput, ListHooks, Place};
 use crate::denoise::NetworkInput;
+use crate::denoise::block_cache::{BlockCache, CacheStep};
 use crate::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, ControlFeatures, Hooks, Moment};
 use crate::error::{ModelError, Result};
 
@@ -23,6 +27,16 @@ pub struct Blocks<'a> {
     pub joined: Option<[usize; 3]>,
     /// How many of the first tokens are the prompt's, where hooks see these beside the picture's.
     pub text: Option<usize>,
+    /// Which of several streams of tokens these blocks are for.
+    pub stream: usize,
+}
+
+/// What a cache was shown of a pass.
+struct CacheView<'a> {
+    cache: &'a dyn BlockCache,
+    entered: BlockFlow,
+    first: Option<BlockFlow>,
+    modulated: Option<Tensor>,
 }
 
 /// What a control network adds to the tokens after blocks.
@@ -43,6 +57,7 @@ pub enum ControlOrder {
 }
 
 impl<'a> Blocks<'a> {
+    /// Control networks add to the first tokens, or to those after the prompt's.
     pub fn new(
         kind: BlockKind,
         count: usize,
@@ -50,7 +65,7 @@ impl<'a> Blocks<'a> {
         size: [usize; 3],
         input: &NetworkInput<'a>,
     ) -> Self {
-        Self::of(kind, count, heads, size, (input.hooks, input.x.shape()))
+        Self::of(kind, count, heads, size, (input.hooks, input.x.shape())).steered(input.control, 0)
     }
 
     /// For networks that get hooks and the latent's shape apart.
@@ -71,14 +86,29 @@ impl<'a> Blocks<'a> {
             control: None,
             joined: None,
             text: None,
+            stream: 0,
         }
     }
 
     /// For tokens of which the first so many are the prompt's; hooks see these beside those of the picture.
     #[must_use]
     pub fn with_text(self, count: usize) -> Self {
-        let text = Some(count);
-        Self { text, ..self }
+        let (text, control) = (Some(count), self.control);
+        let control = control.map(|control| BlockControl {
+            start: count,
+            ..control
+        });
+        Self {
+            text,
+            control,
+            ..self
+        }
+    }
+
+    /// For one of several streams that have blocks of this kind.
+    #[must_use]
+    pub fn of_stream(self, stream: usize) -> Self {
+        Self { stream, ..self }
     }
 
     /// For tokens that blocks see in another shape than (b, n, c).
@@ -153,24 +183,150 @@ impl<'a> Blocks<'a> {
         Ok((flow.h, flow.beside.ok_or_else(gone)?))
     }
 
+    /// Runs blocks over the tokens of pictures and, where there are any, others beside them.
+    pub fn run_beside(
+        &self,
+        (x, beside): (Tensor, Option<Tensor>),
+        mut block: impl FnMut(usize, Tensor, Option<Tensor>) -> Result<(Tensor, Option<Tensor>)>,
+    ) -> Result<(Tensor, Option<Tensor>)> {
+        let flow = BlockFlow { h: x, beside };
+        let mut one = |number: usize, flow: BlockFlow| -> Result<BlockFlow> {
+            let (h, beside) = block(number, flow.h, flow.beside)?;
+            Ok(BlockFlow { h, beside })
+        };
+        let flow = self.through(flow, &mut one, &mut |_, h| Ok(h))?;
+        Ok((flow.h, flow.beside))
+    }
+
     fn through(
         &self,
         mut flow: BlockFlow,
         block: &mut dyn FnMut(usize, BlockFlow) -> Result<BlockFlow>,
         after: &mut dyn FnMut(usize, Tensor) -> Result<Tensor>,
     ) -> Result<BlockFlow> {
+        let list = self.list_hooks();
+        let mut view = self.hooks.block_cache.as_deref().map(|cache| CacheView {
+            cache,
+            entered: flow.clone(),
+            first: None,
+            modulated: None,
+        });
         for number in 0..self.count {
             self.hooks.check()?;
+            if let Some(view) = &mut view
+                && let Some(instead) = self.instead(number, view, &flow)?
+            {
+                return Ok(instead);
+            }
             flow = self.run_hooks(Moment::Before, number, flow)?;
             if !self.hooks.skips(self.kind, number) {
-                flow = block(number, flow)?;
+                let first_input = self.first_input(number, view.as_ref(), &flow.h)?;
+                if list.is_some() || first_input.is_some() {
+                    let hooks = list.clone();
+                    let hooks = hooks.unwrap_or_else(|| Rc::new(self.make_list_hooks()));
+                    let place = Rc::new(Place {
+                        hooks,
+                        number,
+                        first_input,
+                    });
+                    flow = Rc::clone(&place).enter(|| block(number, flow))?;
+                    let seen = place.first_input.as_ref().and_then(FirstInput::take);
+                    if let Some(view) = &mut view {
+                        view.modulated = view.modulated.take().or(seen);
+                    }
+                } else {
+                    flow = block(number, flow)?;
+                }
             }
             flow.h = self.control(ControlOrder::BeforeHooks, number, flow.h)?;
             flow = self.run_hooks(Moment::After, number, flow)?;
             flow.h = after(number, flow.h)?;
             flow.h = self.control(ControlOrder::AfterHooks, number, flow.h)?;
         }
+        if let Some(view) = &view {
+            let step = self.step(self.count, view);
+            view.cache.all_ran(&step, &flow)?;
+        }
         Ok(flow)
+    }
+
+    /// What a cache has in place of the blocks from this one on.
+    fn instead(
+        &self,
+        number: usize,
+        view: &mut CacheView<'_>,
+        flow: &BlockFlow,
+    ) -> Result<Option<BlockFlow>> {
+        match number {
+            0 => {}
+            1 => view.first = Some(flow.clone()),
+            _ => return Ok(None),
+        }
+        view.cache.instead(&self.step(number, view))
+    }
+
+    fn step<'b>(&'b self, number: usize, view: &'b CacheView<'_>) -> CacheStep<'b> {
+        CacheStep {
+            at: self.info(number),
+            cond_ids: &self.hooks.info.cond_ids,
+            entered: &view.entered,
+            first: view.first.as_ref(),
+            modulated: view.modulated.as_ref(),
+        }
+    }
+
+    /// Where a cache wants to see what the attention of the first block looks at.
+    fn first_input(
+        &self,
+        number: usize,
+        view: Option<&CacheView<'_>>,
+        x: &Tensor,
+    ) -> Result<Option<FirstInput>> {
+        let wanted = view.filter(|view| number == 0 && view.cache.wants_modulated());
+        let tokens = match self.joined {
+            Some([_, n, _]) => n,
+            None => x.dim(1)?,
+        };
+        Ok(wanted.map(|_| FirstInput::new(tokens)))
+    }
+
+    /// What acts on the attentions of these blocks; none if nothing does.
+    fn list_hooks(&self) -> Option<Rc<ListHooks>> {
+        let Hooks {
+            self_attention,
+            prompt_attention,
+            ..
+        } = self.hooks;
+        let nothing = self_attention.is_empty() && prompt_attention.is_empty();
+        (!nothing).then(|| Rc::new(self.make_list_hooks()))
+    }
+
+    fn make_list_hooks(&self) -> ListHooks {
+        ListHooks {
+            kind: self.kind,
+            index: self.stream,
+            heads: self.heads,
+            size: self.size,
+            original: self.original.to_vec(),
+            sigma: self.hooks.info.sigma,
+            cond_or_uncond: self.hooks.info.cond_or_uncond.clone(),
+            joined: self.joined,
+            own: self.hooks.self_attention.clone(),
+            prompt: self.hooks.prompt_attention.clone(),
+        }
+    }
+
+    fn info(&self, number: usize) -> BlockInfo<'_> {
+        BlockInfo {
+            kind: self.kind,
+            number,
+            index: self.stream,
+            heads: self.heads,
+            size: self.size,
+            original: self.original,
+            sigma: self.hooks.info.sigma,
+            cond_or_uncond: &self.hooks.info.cond_or_uncond,
+        }
     }
 
     /// What flows at a block, changed by its hooks.
@@ -178,16 +334,7 @@ impl<'a> Blocks<'a> {
         if self.hooks.of_block(self.kind, moment).next().is_none() {
             return Ok(flow);
         }
-        let at = BlockInfo {
-            kind: self.kind,
-            number,
-            index: 0,
-            heads: self.heads,
-            size: self.size,
-            original: self.original,
-            sigma: self.hooks.info.sigma,
-            cond_or_uncond: &self.hooks.info.cond_or_uncond,
-        };
+        let at = self.info(number);
         let whole = flow.h.clone();
         let (device, beside) = (whole.device(), flow.beside.clone());
         if let Some(joined) = self.joined {
@@ -300,6 +447,64 @@ mod tests {
             steered.run(tokens(0.0), double).unwrap().data(),
             [36.0, 136.0]
         );
+    }
+
+    /// Leaves out all but the first block of every pass but the first.
+    #[derive(Default)]
+    struct AfterFirst {
+        added: crate::denoise::Residuals,
+        whole_passes: std::sync::atomic::AtomicUsize,
+    }
+
+    impl BlockCache for AfterFirst {
+        fn instead(&self, step: &CacheStep<'_>) -> Result<Option<BlockFlow>> {
+            match step.first {
+                Some(first) => self.added.add(step, first),
+                None => Ok(None),
+            }
+        }
+
+        fn all_ran(&self, step: &CacheStep<'_>, out: &BlockFlow) -> Result<()> {
+            let count = &self.whole_passes;
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let first = step.first.expect("two blocks have run");
+            self.added.keep(step, first, out)
+        }
+    }
+
+    #[test]
+    fn a_cache_ends_passes_after_their_first_block() {
+        let cache = Arc::new(AfterFirst::default());
+        let mut hooks = Hooks {
+            block_cache: Some(cache.clone()),
+            ..Hooks::default()
+        };
+        let pass = |hooks: &Hooks, values: &[f32]| {
+            let all: Vec<Tensor> = values.iter().map(|v| tokens(*v)).collect();
+            let x = Tensor::cat(&all.iter().collect::<Vec<_>>(), 0).unwrap();
+            let text = x.add_scalar(100.0);
+            let ran = std::cell::Cell::new(0);
+            let add = |_: usize, x: Tensor, text: Tensor| {
+                ran.set(ran.get() + 1);
+                Ok((x.mul_scalar(2.0), text.add_scalar(1.0)))
+            };
+            let (x, text) = blocks(hooks).run_pair((x, text), add).unwrap();
+            (x.data().to_vec(), text.data().to_vec(), ran.get())
+        };
+        hooks.info.cond_ids = vec![7, 9];
+        // After the first block 2 and 6, after the second 4 and 12: 2 and 6 more.
+        let (x, _, ran) = pass(&hooks, &[1.0, 3.0]);
+        assert_eq!((x, ran), (vec![4.0, 4.0, 12.0, 12.0], 2));
+        // The same conditions in the other order, each with its own.
+        hooks.info.cond_ids = vec![9, 7];
+        let (x, text, ran) = pass(&hooks, &[5.0, 6.0]);
+        assert_eq!((x, ran), (vec![16.0, 16.0, 14.0, 14.0], 1));
+        assert_eq!(text, [107.0, 107.0, 108.0, 108.0]);
+        // One that was not there before is computed.
+        hooks.info.cond_ids = vec![9, 11];
+        assert_eq!(pass(&hooks, &[5.0, 6.0]).2, 2);
+        let whole = &cache.whole_passes;
+        assert_eq!(whole.load(std::sync::atomic::Ordering::Relaxed), 2);
     }
 
     #[test]

@@ -15,8 +15,10 @@ use crate::store::Walk;
 pub enum MlpLayers<'a> {
     /// An activation between two layers.
     Plain([&'a str; 2], Act),
-    /// A layer whose values are gated by another: gate, values, out.
+    /// A layer whose values are gated by the SiLU of another: gate, values, out.
     Gated([&'a str; 3]),
+    /// The same by another activation.
+    GatedBy([&'a str; 3], Act),
     /// The same in one matrix, the gate first.
     GateFirst([&'a str; 2]),
     /// The same, the gate behind the values.
@@ -26,12 +28,12 @@ pub enum MlpLayers<'a> {
 /// What comes before the last layer.
 enum Opening {
     Plain(Arc<Linear>, Act),
-    Gated(Arc<Linear>, Arc<Linear>),
+    Gated(Arc<Linear>, Arc<Linear>, Act),
     GateFirst(Arc<Linear>),
     GateLast(Arc<Linear>),
 }
 
-/// A feed-forward part: two layers with an activation between them, or with one that gates the other by SiLU.
+/// A feed-forward part: two layers with an activation between them, or with one that gates the other.
 pub struct Mlp {
     first: Opening,
     out: Arc<Linear>,
@@ -58,8 +60,16 @@ impl Mlp {
         let wide = |name: &str, times: usize| weights.linear_with(name, times * inner, input, bias);
         let (first, out) = match layers {
             MlpLayers::Plain([first, out], act) => (Opening::Plain(wide(first, 1)?, act), out),
-            MlpLayers::Gated([gate, value, out]) => {
-                (Opening::Gated(wide(gate, 1)?, wide(value, 1)?), out)
+            MlpLayers::Gated(names) => {
+                return Self::between(
+                    weights,
+                    MlpLayers::GatedBy(names, Act::Silu),
+                    [input, inner, output],
+                    bias,
+                );
+            }
+            MlpLayers::GatedBy([gate, value, out], act) => {
+                (Opening::Gated(wide(gate, 1)?, wide(value, 1)?, act), out)
             }
             MlpLayers::GateFirst([both, out]) => (Opening::GateFirst(wide(both, 2)?), out),
             MlpLayers::GateLast([both, out]) => (Opening::GateLast(wide(both, 2)?), out),
@@ -79,9 +89,14 @@ impl Mlp {
         };
         Ok(match &self.first {
             Opening::Plain(layer, act) => through(layer, then(*act))?,
-            Opening::Gated(gate, value) => {
+            Opening::Gated(gate, value, Act::Silu) => {
                 let [gate, value] = Linear::forward_each([gate, value], &rows.to_tensor()?)?;
                 swiglu(&gate, &value)?
+            }
+            Opening::Gated(gate, value, act) => {
+                let x = rows.to_tensor()?;
+                gate.forward_with(&x, then(*act))?
+                    .mul(&value.forward(&x)?)?
             }
             Opening::GateFirst(both) => swiglu_halves(&through(both, After::default())?)?,
             Opening::GateLast(both) => {

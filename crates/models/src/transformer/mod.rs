@@ -5,6 +5,7 @@ mod adaln;
 mod attention;
 mod blocks;
 mod embed;
+mod encoder;
 mod experts;
 mod heads;
 mod mask;
@@ -12,14 +13,19 @@ mod mlp;
 mod norm;
 mod parallel;
 mod patches;
+mod place;
 mod rename;
 mod rope;
+mod sandwich;
 mod shapes;
 
 pub use adaln::AdaLn;
-pub use attention::{Attention, AttentionLayers, Bias, GateLayer, Heads, Qkv, QkvLayers, Rotation};
+pub use attention::{
+    Attention, AttentionLayers, Bias, GateLayer, Heads, Looks, Qkv, QkvLayers, Rotation,
+};
 pub use blocks::{BlockControl, Blocks, ControlOrder, add_to_some};
 pub use embed::{Embedder, TimeEmbed, exponential, sinusoid, thousandfold};
+pub use encoder::{EncoderBlock, EncoderLayers, NormPlace};
 pub use experts::{ExpertPlan, Experts};
 pub use heads::{chunks, part, repeat_heads};
 pub use mask::{TokenMask, hide, hides};
@@ -32,4 +38,5 @@ pub use patches::{
 };
 pub use rename::{Renames, swapped_halves};
 pub use rope::{Pairs, Rope, RopeScale, grid_positions};
+pub use sandwich::{SandwichBlock, SandwichLayers};
 pub use shapes::Shapes;

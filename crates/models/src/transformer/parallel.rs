@@ -58,11 +58,16 @@ impl ParallelBlock {
         mask: Mask<'_>,
     ) -> Result<ParallelSeen<'_>> {
         let columns = 3 * self.attention.width();
-        let rows = rows.into().into();
-        let (all, mlp) = self.first.forward_beside(rows, columns, self.mlp)?;
+        let rows = rows.into();
+        let changed = self.attention.hook_rows(rows)?;
+        let (all, mlp) = self.first.forward_beside(rows.into(), columns, self.mlp)?;
         let beside = Beside::new(all.clone(), columns, mlp)?;
+        let qkv = match &changed {
+            Some([q, k, v]) => self.attention.project([q, k, v])?,
+            None => self.attention.of_product(all),
+        };
         Ok(ParallelSeen {
-            seen: self.attention.of_product(all).attend(rotation, mask)?,
+            seen: qkv.attend(rotation, mask)?,
             beside,
             second: &self.second,
         })

@@ -21,6 +21,13 @@ pub enum Pairs {
     HalvesByHead,
 }
 
+impl Pairs {
+    /// Whether each head has angles of its own.
+    fn by_head(self) -> bool {
+        matches!(self, Self::NeighboursByHead | Self::HalvesByHead)
+    }
+}
+
 /// Cosines and sines for a list of positions, (n, d / 2) each, and how they turn heads of d channels. Tables that are shorter
 /// turn the first channels of a head and leave the others.
 #[derive(Clone, Debug)]
@@ -139,34 +146,50 @@ impl Rope {
     /// The tables, where one pass can turn heads of `width` channels while it joins them.
     pub(super) fn joins(&self, width: usize) -> Option<HeadRope<'_>> {
         let whole = self.cos.shape().last() == Some(&(width / 2));
-        let apart = match self.pairs {
-            Pairs::Neighbours => false,
-            Pairs::Halves => true,
-            Pairs::NeighboursByHead | Pairs::HalvesByHead => return None,
-        };
-        whole.then_some(HeadRope {
+        (whole && !self.pairs.by_head()).then_some(HeadRope {
             cos: &self.cos,
             sin: &self.sin,
-            apart,
+            apart: self.pairs == Pairs::Halves,
         })
+    }
+
+    /// The same angles with each head of a token as a token of one head, where heads have angles of their own.
+    pub(super) fn of_heads(&self, heads: usize) -> Result<Option<Self>> {
+        let pairs = match self.pairs {
+            Pairs::Neighbours | Pairs::Halves => return Ok(None),
+            Pairs::NeighboursByHead => Pairs::Neighbours,
+            Pairs::HalvesByHead => Pairs::Halves,
+        };
+        let table = |table: &Tensor| -> Result<Tensor> {
+            let mut shape = table.shape().to_vec();
+            if let (Pairs::NeighboursByHead, [.., n, row]) = (self.pairs, shape.as_mut_slice()) {
+                (*n, *row) = (*n * heads, *row / heads.max(1));
+            }
+            Ok(table.reshape(shape)?)
+        };
+        Ok(Some(Self {
+            cos: table(&self.cos)?,
+            sin: table(&self.sin)?,
+            pairs,
+        }))
     }
 
     /// Turns each head of (b, n, heads * d).
     pub fn turn(&self, x: &Tensor, heads: usize) -> Result<Tensor> {
         let [b, n, width] = x.dims3()?;
         let head = width / heads.max(1);
+        if let Some(rope) = self.of_heads(heads)? {
+            let rows = x.reshape([b, n * heads, head])?;
+            return Ok(rope.turn(&rows, 1)?.reshape([b, n, width])?);
+        }
         let tables = self.cos.shape().last().copied().unwrap_or(0);
         let turned = match self.pairs {
-            Pairs::NeighboursByHead => return self.interleaved(x, 1),
-            Pairs::HalvesByHead => {
-                let rows = x.reshape([b, n * heads, head])?;
-                return Ok(self.half(&rows, 1)?.reshape([b, n, width])?);
-            }
-            Pairs::Neighbours if 2 * tables >= head => return self.interleaved(x, heads),
-            Pairs::Halves if 2 * tables >= head => return self.half(x, heads),
-            Pairs::Neighbours => Self::interleaved,
-            Pairs::Halves => Self::half,
+            Pairs::Halves | Pairs::HalvesByHead => Self::half,
+            Pairs::Neighbours | Pairs::NeighboursByHead => Self::interleaved,
         };
+        if 2 * tables >= head {
+            return turned(self, x, heads);
+        }
         let each = x.reshape([b, n, heads, head])?;
         let first = each.narrow(3, 0, 2 * tables)?;
         let first = turned(self, &first.reshape([b, n, heads * 2 * tables])?, heads)?;

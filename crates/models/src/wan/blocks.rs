@@ -14,23 +14,23 @@ use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
 use crate::transformer::{
-    AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, PatchOrder, QkvLayers,
-    Rope, Rotation, TokenGrid, TokenRows, video_to_tokens,
+    AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Looks, Mlp, MlpLayers, PatchOrder,
+    QkvLayers, Rope, Rotation, TokenGrid, TokenRows, video_to_tokens,
 };
 
 pub(super) const EPS: f32 = 1e-6;
 
-/// Queries, keys and values with a bias, normalised over all heads at once. `source` is the width of what is looked at.
+/// Queries, keys and values with a bias, normalised over all heads at once.
 pub(super) fn attention(
     weights: &Walk<'_>,
     heads: usize,
     dim: usize,
-    source: usize,
+    looks: Looks,
 ) -> Result<Attention> {
     let norm = HeadNorm::RmsOfAll(["norm_q.weight", "norm_k.weight"], EPS);
     let heads = Heads::new(heads, dim / heads.max(1), norm);
     let layers = AttentionLayers {
-        source,
+        looks,
         ..AttentionLayers::new(QkvLayers::Apart(["q", "k", "v"]), "o", dim, heads)
     };
     Attention::new(weights, &layers)
@@ -98,9 +98,9 @@ impl Block {
         Ok(Self {
             modulation: AdaLn::table(weights, "modulation", &[1, 6, dim])?,
             heads,
-            self_attn: attention(&weights.at("self_attn"), heads, dim, dim)?,
+            self_attn: attention(&weights.at("self_attn"), heads, dim, Looks::Own)?,
             norm3: weights.layer_norm("norm3", dim, EPS)?,
-            cross_attn: attention(&cross, heads, dim, dim)?,
+            cross_attn: attention(&cross, heads, dim, Looks::Prompt(dim))?,
             pictures: pictures.transpose()?,
             hearing: hearing.transpose()?,
             ffn: Mlp::new(&weights.at("ffn"), layers, (dim, config.ffn), true)?,
@@ -175,8 +175,8 @@ impl Block {
             return Ok((qkv.attend(rope, Mask::None)?, None));
         };
         let [q, k, v] = qkv.heads(rope)?;
-        let seen = attend(&q, &k, &v, self.heads, Mask::None, None)?;
-        Ok((seen, talk.places(&q, &k, self.heads)?))
+        let places = talk.places(&q, &k, self.heads)?;
+        Ok((self.self_attn.attend([q, k, v], Mask::None)?, places))
     }
 
     fn look_beside(&self, x: Tensor, beside: &Beside) -> Result<Tensor> {
@@ -186,7 +186,7 @@ impl Block {
             return qkv.attend(Rotation::NONE, Mask::None);
         };
         let [q, k, v] = qkv.heads(Rotation::NONE)?;
-        let seen = attend(&q, &k, &v, self.heads, Mask::None, None)?;
+        let seen = self.cross_attn.attend([q.clone(), k, v], Mask::None)?;
         // Without a picture the prompt is looked at twice.
         let from = beside.pictures.as_ref().unwrap_or(&beside.text);
         let k = pictures.norm.forward(&pictures.k.forward(from)?)?;

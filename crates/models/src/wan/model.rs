@@ -16,6 +16,7 @@ use super::sound::{Heard, Sound};
 use super::speech::Speech;
 use super::talk::{TalkControl, Talking};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::denoise::{
     CallConds, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, names,
@@ -86,7 +87,7 @@ conds! {
 impl DiffusionNetwork for WanNetwork {
     type Config = WanConfig;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, OWN, PROMPT])]);
 
     fn facts(config: &WanConfig) -> ModelFacts {
         ModelFacts {

@@ -11,7 +11,7 @@ use super::causal_heads::{CausalHeads, FirstLayer, HeadsConfig};
 use super::config::{CELLS, PATCH, WanConfig};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::{Attention, Rotation, Shapes, TokenRows, chunks};
+use crate::transformer::{Attention, Looks, Rotation, Shapes, TokenRows, chunks};
 
 /// After which of forty blocks published networks listen.
 const PUBLISHED: [usize; 12] = [0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39];
@@ -95,7 +95,7 @@ impl Sound {
         let listener = |number: usize| -> Result<Listener> {
             let level = injector.at("injector_adain_layers").at(number);
             Ok(Listener {
-                looks: attention(&looks.at(number), config.heads, dim, dim)?,
+                looks: attention(&looks.at(number), config.heads, dim, Looks::Beside(dim))?,
                 level: level.linear("linear", 2 * dim, dim)?,
             })
         };

@@ -9,7 +9,7 @@ use super::blocks::{EPS, attention};
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
-use crate::transformer::{Attention, Rotation, Shapes};
+use crate::transformer::{Attention, Looks, Rotation, Shapes};
 
 const NORM_EPS: f32 = 1e-5;
 
@@ -140,7 +140,12 @@ impl Hearing {
         let weights = weights.at("audio_cross_attn_wrapper");
         Ok(Self {
             norm: weights.layer_norm("norm1_audio", dim, EPS)?,
-            looks: attention(&weights.at("audio_cross_attn"), heads, dim, config.width)?,
+            looks: attention(
+                &weights.at("audio_cross_attn"),
+                heads,
+                dim,
+                Looks::Beside(config.width),
+            )?,
         })
     }
 

@@ -6,6 +6,7 @@ use fresco_models::conds;
 use fresco_models::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Hooks, Moment};
 use fresco_models::denoise::{
     CallConds, CondValue, Found, ModelFacts, NetworkInput, PassMemory, names,
+    CallConds, CondValue, Found, HookPoint, HookPoints, ModelFacts, NetworkInput,
 };
 use fresco_models::detect::{Checkpoint, Family, FileKeys};
 use fresco_models::epilogue::plus;
@@ -63,6 +64,8 @@ impl DiffusionNetwork for Toy {
     type Config = ToyConfig;
 
     const WHAT: &'static str = "the toy";
+
+    const HOOKS: HookPoints = HookPoints(&[(BLOCK, &[&[HookPoint::After]])]);
 
     fn facts(config: &ToyConfig) -> ModelFacts {
         ModelFacts {

@@ -83,19 +83,36 @@ pub fn join_heads(
     };
     let (q, k, v) = (all(0)?, all(1)?, all(2)?);
     drop(split);
-    let Some(rope) = rope else {
-        return Ok([q, k, v]);
+    Ok([turned(q, heads, rope)?, turned(k, heads, rope)?, v])
+}
+
+/// Queries and keys (b, n, heads * d) of equal shapes, normalised and turned; a GPU does both in one pass.
+pub fn join_pair(
+    [q, k]: [&Tensor; 2],
+    (query, key): (&RmsNorm, &RmsNorm),
+    heads: usize,
+    rope: Option<HeadRope<'_>>,
+) -> Result<[Tensor; 2]> {
+    let part = HeadPart {
+        from: HeadSource::Apart([q, k, k]),
+        norms: Some((query, key)),
     };
-    let turn = if rope.apart {
-        rope_half
-    } else {
-        rope_interleaved
-    };
+    let width = q.dims3()?[2];
+    if let Some((q, k, _)) = joined_on_gpu(&[part], heads, width, rope, false)? {
+        return Ok([q, k]);
+    }
     Ok([
-        turn(&q, heads, rope.cos, rope.sin)?,
-        turn(&k, heads, rope.cos, rope.sin)?,
-        v,
+        turned(normed(query, q, heads)?, heads, rope)?,
+        turned(normed(key, k, heads)?, heads, rope)?,
     ])
+}
+
+fn turned(x: Tensor, heads: usize, rope: Option<HeadRope<'_>>) -> Result<Tensor> {
+    match rope {
+        Some(rope) if rope.apart => rope_half(&x, heads, rope.cos, rope.sin),
+        Some(rope) => rope_interleaved(&x, heads, rope.cos, rope.sin),
+        None => Ok(x),
+    }
 }
 
 /// Queries, keys and values of all tokens, ready to [`attend`](Self::attend).
@@ -501,6 +518,8 @@ mod tests {
             assert_eq!(q, turned(&query, 0));
             assert_eq!(k, turned(&key, 1));
             assert_eq!(v, part(2));
+            let pair = join_pair([&part(0), &part(1)], (&query, &key), heads, Some(rope)).unwrap();
+            assert_eq!(pair, [q, k]);
         }
     }
 

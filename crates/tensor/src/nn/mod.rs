@@ -28,7 +28,9 @@ pub use attention::{Mask, attention, attention_probabilities};
 pub use conv::{Conv2d, Padding};
 pub use conv3d::{Conv3d, Keeping};
 pub use delta::{DeltaInput, DeltaMemory, DeltaSizes, gated_delta};
-pub use heads::{Beside, HeadPart, HeadRope, HeadSource, MlpJoin, ReadyHeads, join_heads};
+pub use heads::{
+    Beside, HeadPart, HeadRope, HeadSource, MlpJoin, ReadyHeads, join_heads, join_pair,
+};
 pub use layer_weights::MakeWeight;
 pub use linear::{After, LayerInput, Linear, ModulatedRows};
 pub use matmul::matmul;

@@ -68,6 +68,17 @@ fn heads_are_joined() {
                 let [q, k, v] = nn::join_heads(&[part], heads, width, None)?;
                 Tensor::cat(&[&q, &k, &v], 2)
             });
+            checks.run("queries and keys alone", &inputs, |t| {
+                let all = Tensor::cat(&[&t[0], &t[1]], 1)?;
+                let (q, k) = (all.narrow(2, 0, width)?, all.narrow(2, width, width)?);
+                let rope = HeadRope {
+                    cos: &t[2],
+                    sin: &t[3],
+                    apart,
+                };
+                let [q, k] = nn::join_pair([&q, &k], (&query, &key), heads, Some(rope))?;
+                Tensor::cat(&[&q, &k], 2)
+            });
         }
     }
     checks.finish();

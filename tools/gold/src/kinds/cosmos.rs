@@ -6,14 +6,14 @@ use anyhow::{Context, Result};
 use fresco_models::DiffusionNetwork;
 use fresco_models::anima::lite::{LiteConfig, LiteControlNet, place_of};
 use fresco_models::anima::{Anima, AnimaConfig, ConditionerConfig};
-use fresco_models::cosmos::{CosmosConfig, CosmosDit, FIRST};
-use fresco_models::denoise::hooks::Hooks;
+use fresco_models::cosmos::{CosmosConfig, CosmosDit, CosmosNetwork, FIRST};
 use fresco_tensor::{Device, Stored};
 
 use fresco_models::detect::Claim;
 
 use super::{Kind, pass};
 use crate::golden::{self, Golden};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -45,7 +45,7 @@ fn cosmos(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<(
     for (times, out) in [("t", "out"), ("t_frames", "out_t_frames")] {
         if golden.has(out) {
             let levels = golden.values(times)?;
-            let found = net.forward(&x, &levels, &context, &Hooks::default(), &[])?;
+            let found = net.forward(&x, &levels, &context, &hooks::of::<CosmosNetwork>(), &[])?;
             report.check(out, &found)?;
         }
     }
@@ -57,7 +57,13 @@ fn cosmos(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<(
             .parse()
             .with_context(|| format!("{name} has no number"))?;
         let levels = golden.values("t")?;
-        let found = net.forward_at(&x, &levels, &context, Some(rate), &Hooks::default())?;
+        let found = net.forward_at(
+            &x,
+            &levels,
+            &context,
+            Some(rate),
+            &hooks::of::<CosmosNetwork>(),
+        )?;
         report.check(&name, &found)?;
     }
     Ok(())

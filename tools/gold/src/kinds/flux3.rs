@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::Kind;
 use crate::golden::{self, Golden, sizes};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[Kind::diffusion("FLUX.3 klein", "FLUX.3", run)];
@@ -57,7 +58,7 @@ fn cases(golden: &Golden, kind: &str, net: &Flux3Network, report: &mut Report<'_
         .collect();
     let hooks = Hooks {
         schedule: schedule.into(),
-        ..Hooks::default()
+        ..hooks::of::<Flux3Network>()
     };
     let cases = golden.about["cases"].as_array().context("cases")?;
     for (number, case) in cases.iter().enumerate() {
@@ -87,7 +88,7 @@ fn cases(golden: &Golden, kind: &str, net: &Flux3Network, report: &mut Report<'_
             x: &x,
             timesteps: &vec![level; x.dim(0)?],
             conds: &conds,
-            control: None,
+            control: hooks::control().as_ref(),
             hooks: &hooks,
         })?;
         let [b, c, h, w] = found.dims4()?;

@@ -15,6 +15,7 @@ use fresco_models::detect::Claim;
 
 use super::{Kind, pass};
 use crate::golden::{self, Golden, sizes};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -97,7 +98,7 @@ fn video(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
         conds.0.retain(|name, _| !names.contains(name));
         Ok(conds)
     };
-    let plain = Hooks::default();
+    let plain = hooks::of::<HunyuanVideoNetwork>();
     let run = |conds: &CallConds, hooks: &Hooks| net.pass(&x, &levels, conds, hooks);
     report.check("out", &run(&all()?, &plain)?)?;
     if golden.has("txt_in") {
@@ -132,7 +133,7 @@ fn video(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
         let sigma = schedule.iter().find(near).copied().unwrap_or(level);
         let mut hooks = Hooks {
             schedule: schedule.as_slice().into(),
-            ..Hooks::default()
+            ..hooks::of::<HunyuanVideoNetwork>()
         };
         hooks.info.sigma = sigma;
         report.check("out_time_r", &run(&all()?, &hooks)?)?;
@@ -181,7 +182,7 @@ fn video_from_conditioning(
         report.check(&format!("concat{end}"), beside)?;
         let wide = Tensor::cat(&[&x, beside], 1)?;
         let levels = vec![sampling.timestep(sigma); x.dim(0)?];
-        let out = net.pass(&wide, &levels, &conds, &Hooks::default())?;
+        let out = net.pass(&wide, &levels, &conds, &hooks::of::<HunyuanVideoNetwork>())?;
         let found = sampling.denoised(sigma, &out, &x)?;
         report.check(&format!("denoised{end}"), &found)?;
     }
@@ -211,7 +212,7 @@ impl Case<'_> {
         }
         let mut hooks = Hooks {
             schedule: self.schedule.as_slice().into(),
-            ..Hooks::default()
+            ..hooks::of::<HunyuanVideoNetwork>()
         };
         hooks.info.sigma = sigma;
         let x = golden.tensor("x")?;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use fresco_models::denoise::hooks::Hooks;
 use fresco_models::ltx2::sound::{self, SpectrogramConfig, SpectrogramVae, Vocoder, VocoderConfig};
 use fresco_models::ltx2::text::{Projection, ProjectionConfig};
 use fresco_models::ltx2::upsampler::{Growth, Upsampler, UpsamplerConfig};
@@ -24,6 +23,7 @@ use fresco_models::detect::Claim;
 
 use super::Kind;
 use crate::golden::{Golden, keys, sizes, store, weights};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -135,7 +135,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
             earlier: 0,
             kept: None,
         };
-        let (out, sound) = net.pass(&pass, &Hooks::default())?;
+        let (out, sound) = net.pass(&pass, &hooks::of::<Ltx2Network>())?;
         report.check(&format!("out.{version}.video"), &out)?;
         let sound = sound.context("no sound came out")?;
         report.check(&format!("out.{version}.audio"), &sound)?;

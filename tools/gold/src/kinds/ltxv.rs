@@ -1,7 +1,6 @@
 //! LTX-Video: its transformer, and from conditioning to a prediction.
 
 use anyhow::{Context, Result};
-use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{CallConds, Cond, CondValue, EncodeArgs, NetworkInput};
 use fresco_models::ltxv::{LtxvConfig, LtxvNetwork};
 use fresco_models::vae::{Autoencoder, AutoencoderConfig, PixelNormConfig, PixelNormVae};
@@ -12,6 +11,7 @@ use fresco_models::vae::VaeConfig;
 
 use super::{Kind, pass};
 use crate::golden::Golden;
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -41,7 +41,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     let config = config(golden, device)?;
     let net: LtxvNetwork = pass::network(golden, device, &config)?;
     let (x, context) = (golden.tensor("x")?, golden.tensor("context")?);
-    let (levels, plain) = (golden.values("t")?, Hooks::default());
+    let (levels, plain) = (golden.values("t")?, hooks::of::<LtxvNetwork>());
     let conds = |more: [(&'static str, bool); 2]| -> Result<CallConds> {
         let mut conds = pass::conds([("c_crossattn", Some(context.clone()))]);
         for (name, there) in more {
@@ -105,7 +105,7 @@ fn from_conditioning(golden: &Golden, device: &Device, report: &mut Report<'_>) 
             timesteps: &vec![sampling.timestep(sigma); x.dim(0)?],
             conds: &conds,
             control: None,
-            hooks: &Hooks::default(),
+            hooks: &hooks::of::<LtxvNetwork>(),
         })?;
         report.check(name, &sampling.denoised(sigma, &out, &x)?)?;
     }

@@ -17,6 +17,7 @@ use fresco_models::detect::Claim;
 
 use super::Kind;
 use crate::golden::{self, Golden, sizes};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -64,7 +65,7 @@ fn run(
         x: &x,
         timesteps: &timesteps,
         conds: &conds,
-        control: None,
+        control: hooks::control().as_ref(),
         hooks,
     })?)
 }
@@ -73,7 +74,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     let store = golden.store(device)?;
     let config = told(LuminaConfig::detect(&store)?, golden.config())?;
     let net = build(&store, &config)?;
-    let hooks = Hooks::default();
+    let hooks = hooks::of::<NextDit>();
     report.check("out", &run(&net, golden, true, &hooks)?)?;
     if golden.has("out/no_pooled") {
         report.check("out/no_pooled", &run(&net, golden, false, &hooks)?)?;
@@ -123,7 +124,10 @@ fn control(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     };
     let net = steered(golden, &config, device)?;
     if golden.has("out/plain") {
-        report.check("out/plain", &run(&net, golden, true, &Hooks::default())?)?;
+        report.check(
+            "out/plain",
+            &run(&net, golden, true, &hooks::of::<NextDit>())?,
+        )?;
     }
     let own = Arc::clone(&store);
     let make = move || {
@@ -131,7 +135,7 @@ fn control(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
         Ok(PatchNetwork::new(network))
     };
     let network = Arc::new(Lazy::new(vec![store], Box::new(make)));
-    let mut hooks = Hooks::default();
+    let mut hooks = hooks::of::<NextDit>();
     hooks.beside.push(Arc::new(FunControl {
         network,
         latent: golden.tensor("control_latent")?,

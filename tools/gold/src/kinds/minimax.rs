@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use fresco_models::denoise::hooks::Hooks;
 use fresco_models::minimax::sound::{SoundConfig, SoundVae};
 use fresco_models::minimax::{MiniMaxConfig, MiniMaxNetwork, Segment, Sequence, Tokens};
 use fresco_models::vae::pieces::LevelConfig;
@@ -16,6 +15,7 @@ use fresco_models::vae::VaeConfig;
 
 use super::Kind;
 use crate::golden::{Golden, keys, sizes, store, weights};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -90,7 +90,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
                 times: times.data(),
                 labels: &labels,
             };
-            let (video, audio) = net.pass(&sequence, &Hooks::default())?;
+            let (video, audio) = net.pass(&sequence, &hooks::of::<MiniMaxNetwork>())?;
             report.check(&format!("out.{form}.{case}.video"), &video)?;
             report.check(&format!("out.{form}.{case}.audio"), &audio)?;
         }

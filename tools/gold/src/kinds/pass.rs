@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use fresco_models::DiffusionNetwork;
-use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{CallConds, CondValue, NetworkInput};
 use fresco_tensor::{Device, Tensor};
 
 use crate::golden::Golden;
+use crate::hooks;
 
 /// The network with the weights that follow from the golden's keys.
 pub(super) fn network<N: DiffusionNetwork>(
@@ -47,7 +47,7 @@ pub(super) fn forward<N: DiffusionNetwork>(
         x,
         timesteps,
         conds,
-        control: None,
-        hooks: &Hooks::default(),
+        control: hooks::control().as_ref(),
+        hooks: &hooks::of::<N>(),
     })?)
 }

@@ -13,6 +13,7 @@ use fresco_models::detect::Claim;
 
 use super::Kind;
 use crate::golden::Golden;
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -59,7 +60,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     let (x, context) = (golden.tensor("x")?, golden.tensor("context")?);
     let timesteps = golden.values("t")?;
     let references = numbered(golden, "ref")?;
-    let hooks = Hooks::default();
+    let hooks = hooks::of::<QwenNetwork>();
     let run = |references: &[Tensor], method: Option<ReferenceMethod>, kind: u32| {
         net.predict(&Inputs {
             x: &x,
@@ -68,7 +69,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
             references,
             method,
             kind,
-            control: None,
+            control: hooks::control().as_ref(),
             hooks: &hooks,
         })
     };

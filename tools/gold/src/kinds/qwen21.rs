@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Kind;
 use crate::golden::{Golden, sizes};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[Kind::diffusion("Qwen-Image 2.1", "Qwen-Image 2.1", network)];
@@ -98,9 +99,9 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
             Ok(made.nchw_to_nhwc()?.reshape([1, h * w, c])?)
         };
         let name = format!("out.{number}");
-        report.check(&name, &run(&Hooks::default())?)?;
+        report.check(&name, &run(&hooks::of::<Qwen21Network>())?)?;
         // What is kept for the steps that follow changes nothing.
-        let mut hooks = Hooks::default();
+        let mut hooks = hooks::of::<Qwen21Network>();
         hooks
             .beside
             .push(std::sync::Arc::new(PrefixCache::default()));

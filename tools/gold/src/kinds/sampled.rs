@@ -5,7 +5,6 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use fresco_models::denoise::hooks::Hooks;
 use fresco_models::denoise::{CallConds, CondValue, NetworkInput};
 use fresco_models::flux::FluxNetwork;
 use fresco_models::samplers::{
@@ -16,6 +15,7 @@ use fresco_tensor::{Device, Generator, Tensor, synthetic};
 
 use super::{Kind, flux, pass};
 use crate::golden::Golden;
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[Kind::own(
@@ -90,7 +90,7 @@ impl Denoiser for Prompted<'_> {
             timesteps: &vec![self.sampling.timestep(sigma); x.dim(0)?],
             conds: self.conds,
             control: None,
-            hooks: &Hooks::default(),
+            hooks: &hooks::of::<FluxNetwork>(),
         });
         let out = out.map_err(SampleError::model)?;
         Ok(self.sampling.denoised(sigma, &out, x)?)

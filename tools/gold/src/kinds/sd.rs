@@ -1,7 +1,7 @@
 //! The UNet of Stable Diffusion and its control nets.
 
 use anyhow::{Context, Result, anyhow};
-use fresco_models::denoise::hooks::{BlockKind, ControlFeatures, Hooks};
+use fresco_models::denoise::hooks::{BlockKind, ControlFeatures};
 use fresco_models::sd::control::{ControlNet, LightAdapter, T2iAdapter};
 use fresco_models::sd::unet::{First, Heads, Stage, UNet, UNetConfig};
 use fresco_tensor::{Device, Tensor};
@@ -10,6 +10,7 @@ use fresco_models::detect::Claim;
 
 use super::Kind;
 use crate::golden::{self, Golden};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -74,7 +75,7 @@ fn unet(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()>
             Ok(cut.transpose()?)
         };
         let (context, y) = (part(&context)?, part(&y)?);
-        let hooks = Hooks::default();
+        let hooks = hooks::of::<UNet>();
         let found = net.forward(&input, &t, context.as_ref(), y.as_ref(), None, &hooks)?;
         report.check(out, &found)?;
     }
@@ -103,7 +104,7 @@ fn control(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     let weights = golden::weights(&config.weights()?)?;
     let unet = UNet::new(&golden::store(&golden.name, weights, device), &config)?;
     let run = |control: Option<&ControlFeatures>| {
-        let hooks = Hooks::default();
+        let hooks = hooks::of::<UNet>();
         unet.forward(&x, &t, context.as_ref(), y.as_ref(), control, &hooks)
     };
     for name in golden.tensors() {

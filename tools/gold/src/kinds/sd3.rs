@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use fresco_models::control::{ControlInput, ControlNetwork};
-use fresco_models::denoise::hooks::{BlockKind, Hooks};
+use fresco_models::denoise::hooks::BlockKind;
 use fresco_models::denoise::{CallConds, CondValue, NetworkInput};
 use fresco_models::sd3::control::{JointNet, JointNetConfig, PictureNet, PictureNetConfig};
 use fresco_models::sd3::{Mmdit, Sd3Config};
@@ -15,6 +15,7 @@ use fresco_models::detect::Claim;
 
 use super::Kind;
 use crate::golden::{self, Golden};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -100,12 +101,13 @@ fn mmdit(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
         };
         let count = x.dim(0)?;
         let cut = |all: &Tensor| all.narrow(0, 0, count);
+        let control = hooks::control();
         let input = NetworkInput {
             x: &x,
             timesteps: times.get(..count).context("too few levels")?,
             conds: &CallConds::default(),
-            control: None,
-            hooks: &Hooks::default(),
+            control: control.as_ref(),
+            hooks: &hooks::of::<Mmdit>(),
         };
         report.check(out, &net.forward(&input, &cut(&context)?, &cut(&y)?)?)?;
     }

@@ -13,6 +13,7 @@ use fresco_tensor::{Device, Stored, Tensor};
 
 use super::{Kind, pass};
 use crate::golden::{self, Golden};
+use crate::hooks;
 use crate::report::Report;
 
 pub(super) static KINDS: &[Kind] = &[
@@ -155,7 +156,10 @@ fn follower(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result
         for (name, tensor) in all.iter().filter(|(name, _)| !without.contains(name)) {
             conds.0.insert(name, CondValue::Regular(tensor.clone()));
         }
-        report.check(out, &net.pass(&x, &levels, &conds, &Hooks::default())?)?;
+        report.check(
+            out,
+            &net.pass(&x, &levels, &conds, &hooks::of::<WanNetwork>())?,
+        )?;
     }
     Ok(())
 }
@@ -163,7 +167,7 @@ fn follower(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result
 fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
     let (_, net) = open(golden, device)?;
     let (x, context) = (golden.tensor("x")?, golden.tensor("context")?);
-    let (levels, plain) = (golden.values("t")?, Hooks::default());
+    let (levels, plain) = (golden.values("t")?, hooks::of::<WanNetwork>());
     let with = |more: Vec<(&'static str, CondValue)>| {
         let mut conds = pass::conds([("c_crossattn", Some(context.clone()))]);
         conds.0.extend(more);
@@ -240,7 +244,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
             scale: axes("scale")?,
             shift: axes("shift")?,
         };
-        let mut hooks = Hooks::default();
+        let mut hooks = hooks::of::<WanNetwork>();
         hooks.beside.push(Arc::new(scale));
         report.check(
             "out_rope_options",
@@ -346,7 +350,7 @@ fn from_conditioning(golden: &Golden, device: &Device, report: &mut Report<'_>) 
             timesteps: &vec![sampling.timestep(sigma); x.dim(0)?],
             conds: &conds,
             control: None,
-            hooks: &Hooks::default(),
+            hooks: &hooks::of::<WanNetwork>(),
         })?;
         report.check(&named("denoised"), &sampling.denoised(sigma, &out, &x)?)?;
     }

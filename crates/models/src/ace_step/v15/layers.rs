@@ -9,13 +9,12 @@ use super::config::LayerShape;
 use crate::error::Result;
 use crate::store::Walk;
 use crate::transformer::{
-    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
+    Attention, AttentionLayers, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
 };
 
 pub(super) const EPS: f32 = 1e-6;
 
-/// Of tokens that look at each other or at others of their width.
-pub(super) fn attention(weights: &Walk<'_>, shape: LayerShape) -> Result<Attention> {
+pub(super) fn attention(weights: &Walk<'_>, shape: LayerShape, looks: Looks) -> Result<Attention> {
     let LayerShape {
         dim,
         head,
@@ -26,10 +25,11 @@ pub(super) fn attention(weights: &Walk<'_>, shape: LayerShape) -> Result<Attenti
     let norm = HeadNorm::Rms(["norm_q.weight", "norm_k.weight"], EPS);
     let heads = Heads::grouped(heads, shared, head, norm);
     let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
-    Attention::new(
-        weights,
-        &AttentionLayers::unbiased(qkv, "to_out.0", dim, heads),
-    )
+    let layers = AttentionLayers {
+        looks,
+        ..AttentionLayers::unbiased(qkv, "to_out.0", dim, heads)
+    };
+    Attention::new(weights, &layers)
 }
 
 pub(super) fn feed_forward(weights: &Walk<'_>, shape: LayerShape) -> Result<Mlp> {
@@ -64,7 +64,7 @@ impl Encoder {
         let layer = |number: usize| -> Result<EncoderLayer> {
             let at = list.at(number);
             Ok(EncoderLayer {
-                attention: attention(&at.at("self_attn"), shape)?,
+                attention: attention(&at.at("self_attn"), shape, Looks::Own)?,
                 feed_forward: feed_forward(&at.at("mlp"), shape)?,
                 first_norm: at.rms_norm("input_layernorm.weight", shape.dim, EPS)?,
                 second_norm: at.rms_norm("post_attention_layernorm.weight", shape.dim, EPS)?,

@@ -10,6 +10,7 @@ use super::condition::ConditionEncoder;
 use super::config::{Ace15Config, LayerShape};
 use super::layers::{EPS, attention, feed_forward, near, rope};
 use crate::conds;
+use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{
     CondValue, DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory,
@@ -19,7 +20,7 @@ use crate::error::{ModelError, Result};
 use crate::latent_format::{self, LatentFormat};
 use crate::model_sampling::ModelSampling;
 use crate::store::Walk;
-use crate::transformer::{AdaLn, Attention, Blocks, Mlp, Rope, Rotation, TimeEmbed};
+use crate::transformer::{AdaLn, Attention, Blocks, Looks, Mlp, Rope, Rotation, TimeEmbed};
 
 /// Values of a token that a pass holds at its fullest, in widths of the network.
 const HELD: usize = 16;
@@ -62,8 +63,8 @@ impl Block {
         let norm = |name: &str| weights.rms_norm(name, shape.dim, EPS);
         Ok(Self {
             modulation: AdaLn::table(weights, "scale_shift_table", &[1, 6, shape.dim])?,
-            attention: attention(&weights.at("self_attn"), shape)?,
-            cross: attention(&weights.at("cross_attn"), shape)?,
+            attention: attention(&weights.at("self_attn"), shape, Looks::Own)?,
+            cross: attention(&weights.at("cross_attn"), shape, Looks::Prompt(shape.dim))?,
             feed_forward: feed_forward(&weights.at("mlp"), shape)?,
             norms: [
                 norm("self_attn_norm.weight")?,
@@ -126,7 +127,7 @@ conds! {
 impl DiffusionNetwork for Ace15Network {
     type Config = Ace15Config;
 
-    const WHAT: &'static str = "the transformer";
+    const HOOKS: HookPoints = HookPoints(&[(BlockKind::DOUBLE, &[BLOCKS, CONTROL, OWN, PROMPT])]);
 
     fn facts(config: &Ace15Config) -> ModelFacts {
         let text = config.condition.as_ref().map(|condition| condition.text);

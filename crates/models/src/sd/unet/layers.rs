@@ -181,10 +181,7 @@ impl Attention {
             }
         } else {
             let of = context.unwrap_or(&normed);
-            let (mut q, mut k, mut v) = (normed.clone(), of.clone(), of.clone());
-            for hook in &hooks.input {
-                (q, k, v) = hook.apply(q, k, v, at)?;
-            }
+            let [q, k, v] = hooks.change_input([normed.clone(), of.clone(), of.clone()], at)?;
             let (k, v) = self.project(&k, &v)?;
             (self.q.forward(&q)?, k, v)
         };
@@ -197,10 +194,7 @@ impl Attention {
         if hooks.output.is_empty() {
             return Ok(self.out.forward_with(&seen, plus(&x))?);
         }
-        let mut out = self.out.forward(&seen)?;
-        for hook in &hooks.output {
-            out = hook.apply(out, at)?;
-        }
+        let out = hooks.change_output(self.out.forward(&seen)?, at)?;
         Ok(x.add(&out)?)
     }
 }
@@ -240,11 +234,8 @@ impl Block {
         let normed = self.norm1.forward(&x)?;
         let nothing = || Err(ModelError::invalid("unet", "no context"));
         let on_self = &hooks.self_attention;
-        let mut x = self.attn1.forward(x, normed, None, nothing, on_self, at)?;
-        for hook in &on_self.after {
-            x = hook.apply(x, at)?;
-        }
-        let x = pass.of_all(x)?;
+        let x = self.attn1.forward(x, normed, None, nothing, on_self, at)?;
+        let x = pass.of_all(on_self.change_after(x, at)?)?;
         let normed = self.norm2.forward(&x)?;
         let known = || {
             let project = || self.attn2.project_both(context);
@@ -252,10 +243,8 @@ impl Block {
         };
         let on_prompt = &hooks.prompt_attention;
         let attn2 = &self.attn2;
-        let mut x = attn2.forward(x, normed, Some(context), known, on_prompt, at)?;
-        for hook in &on_prompt.after {
-            x = hook.apply(x, at)?;
-        }
+        let x = attn2.forward(x, normed, Some(context), known, on_prompt, at)?;
+        let x = on_prompt.change_after(x, at)?;
         let gated = self.ff_in.geglu(&self.norm3.forward(&x)?)?;
         Ok(self.ff_out.forward_with(&gated, plus(&x))?)
     }

@@ -10,7 +10,7 @@ use super::context::{Cache, Keys};
 use super::layers::{GROUPS, Pass, Residual, Transformer};
 use super::levels::{KnownLevels, Levels};
 use super::trunk::{Trunk, UNetLayer, level_layers};
-use crate::denoise::hooks::{AttentionHooks, BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
+use crate::denoise::hooks::{BlockFlow, BlockKind, ControlFeatures, Hooks, Moment};
 use crate::epilogue::before_norm;
 use crate::error::Result;
 use crate::store::{Layout, Walk, WeightStore};
@@ -273,14 +273,7 @@ impl UNet {
 
 /// Whether hooks act before a block looks at the prompt, where they may tell apart items of one latent.
 fn change_beginning(hooks: &Hooks) -> bool {
-    let AttentionHooks {
-        input,
-        output,
-        replace,
-        after,
-    } = &hooks.self_attention;
-    hooks.any_on(BlockKind::INPUT)
-        || !(input.is_empty() && output.is_empty() && replace.is_empty() && after.is_empty())
+    hooks.any_on(BlockKind::INPUT) || !hooks.self_attention.is_empty()
 }
 
 /// After how many items a batch repeats itself, as that of a prompt and its negative does.

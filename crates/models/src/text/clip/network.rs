@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask, attention};
+use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask};
 use fresco_tensor::{Device, Tensor};
 
 use super::ClipKind;
 use super::bpe;
 use super::tokenizer::MIN_LENGTH;
-use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
 use crate::text::Token;
+use crate::transformer::{
+    AttentionLayers, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers, NormPlace, QkvLayers,
+    Rotation,
+};
 
 const EPS: f32 = 1e-5;
 /// More layers than any encoder of this kind has; a file that says otherwise is not one.
@@ -81,44 +84,20 @@ impl ClipConfig {
     }
 }
 
-struct Block {
-    layer_norm1: Arc<LayerNorm>,
-    q_proj: Arc<Linear>,
-    k_proj: Arc<Linear>,
-    v_proj: Arc<Linear>,
-    out_proj: Arc<Linear>,
-    layer_norm2: Arc<LayerNorm>,
-    fc1: Arc<Linear>,
-    fc2: Arc<Linear>,
-}
-
-impl Block {
-    fn new(weights: &Walk<'_>, config: &ClipConfig) -> Result<Self> {
-        let (hidden, inner) = (config.hidden, config.inner);
-        let attention = weights.at("self_attn");
-        Ok(Self {
-            layer_norm1: weights.layer_norm("layer_norm1", hidden, EPS)?,
-            q_proj: attention.linear("q_proj", hidden, hidden)?,
-            k_proj: attention.linear("k_proj", hidden, hidden)?,
-            v_proj: attention.linear("v_proj", hidden, hidden)?,
-            out_proj: attention.linear("out_proj", hidden, hidden)?,
-            layer_norm2: weights.layer_norm("layer_norm2", hidden, EPS)?,
-            fc1: weights.linear("mlp.fc1", inner, hidden)?,
-            fc2: weights.linear("mlp.fc2", hidden, inner)?,
-        })
-    }
-
-    /// `(b, n, c)` to the same.
-    fn forward(&self, x: &Tensor, config: &ClipConfig, mask: Mask<'_>) -> Result<Tensor> {
-        let h = self.layer_norm1.forward(x)?;
-        let (q, k) = (self.q_proj.forward(&h)?, self.k_proj.forward(&h)?);
-        let v = self.v_proj.forward(&h)?;
-        let h = attention(&q, &k, &v, config.heads, mask, None)?;
-        let x = self.out_proj.forward_with(&h, plus(x))?;
-        let h = self.layer_norm2.forward(&x)?;
-        let h = self.fc1.forward_with(&h, then(config.act))?;
-        Ok(self.fc2.forward_with(&h, plus(&x))?)
-    }
+fn block(weights: &Walk<'_>, config: &ClipConfig) -> Result<EncoderBlock> {
+    let hidden = config.hidden;
+    let heads = Heads::new(config.heads, hidden / config.heads, HeadNorm::None);
+    let qkv = QkvLayers::Apart(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]);
+    let layers = EncoderLayers {
+        attention: AttentionLayers::new(qkv, "self_attn.out_proj", hidden, heads),
+        mlp: MlpLayers::Plain(["mlp.fc1", "mlp.fc2"], config.act),
+        inner: config.inner,
+        norms: ["layer_norm1", "layer_norm2"],
+        place: NormPlace::Before,
+        eps: EPS,
+        scales: None,
+    };
+    EncoderBlock::new(weights, &layers)
 }
 
 /// What one run gives.
@@ -165,7 +144,7 @@ pub(super) struct ClipText {
     device: Device,
     token_embedding: Arc<Embedding>,
     position_embedding: Arc<Embedding>,
-    layers: Vec<Block>,
+    layers: Vec<EncoderBlock>,
     final_layer_norm: Arc<LayerNorm>,
     text_projection: Option<Arc<Linear>>,
 }
@@ -179,12 +158,11 @@ impl ClipText {
         let hidden = config.hidden;
         let model = weights.at("text_model");
         let tables = model.at("embeddings");
-        let layers =
-            (0..config.layers).map(|i| Block::new(&model.at("encoder.layers").at(i), config));
+        let layers = model.at("encoder.layers");
         Ok(Self {
             token_embedding: tables.embedding("token_embedding", config.vocabulary, hidden)?,
             position_embedding: tables.embedding("position_embedding", config.positions, hidden)?,
-            layers: layers.collect::<Result<_>>()?,
+            layers: layers.each(config.layers, |weights| block(weights, config))?,
             final_layer_norm: model.layer_norm("final_layer_norm", hidden, EPS)?,
             text_projection: config
                 .projected
@@ -262,7 +240,7 @@ impl ClipText {
         let mask = hiding.as_ref().map_or(Mask::Causal, Mask::Add);
         let mut hidden = None;
         for (i, block) in self.layers.iter().enumerate() {
-            x = block.forward(&x, &self.config, mask)?;
+            x = block.forward(&x, Rotation::NONE, mask)?;
             if chosen == Some(i) {
                 hidden = Some(x.clone());
             }

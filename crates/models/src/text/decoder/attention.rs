@@ -10,7 +10,7 @@ use super::config::{DecoderConfig, LayerSizes};
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
 use crate::text::Remembered;
-use crate::transformer::Rope;
+use crate::transformer::{Rope, repeat_heads};
 
 /// A norm, whose weight may be stored minus one.
 pub(super) struct Norm {
@@ -118,7 +118,7 @@ impl KeyMaker {
             None => keys,
         };
         let mut found = KeysValues {
-            keys: heads.placed(&keys, count)?,
+            keys: heads.sight.rope.turn(&keys, count)?,
             values,
             goes_on: false,
         };
@@ -154,25 +154,6 @@ impl Heads<'_> {
         let [b, n, width] = x.dims3()?;
         let x = change(&x.reshape([b, n, count, self.sizes.head])?)?;
         Ok(x.reshape([b, n, width])?)
-    }
-
-    /// Turned by where rows are.
-    fn placed(&self, x: &Tensor, count: usize) -> Result<Tensor> {
-        let [b, n, width] = x.dims3()?;
-        let LayerSizes { head, turned, .. } = *self.sizes;
-        let rope = self.sight.rope;
-        if self.config.neighbours {
-            return rope.interleaved(x, count);
-        }
-        if turned == head {
-            return rope.half(x, count);
-        }
-        let x = x.reshape([b, n, count, head])?;
-        let first = x.narrow(3, 0, turned)?;
-        let first = rope.half(&first.reshape([b, n, count * turned])?, count)?;
-        let first = first.reshape([b, n, count, turned])?;
-        let rest = x.narrow(3, turned, head - turned)?;
-        Ok(Tensor::cat(&[&first, &rest], 3)?.reshape([b, n, width])?)
     }
 }
 
@@ -262,7 +243,7 @@ impl Attention {
         if let Some(norm) = &self.q_norm {
             q = heads.each(&q, count, |x| norm.forward(x))?;
         }
-        Ok((heads.placed(&q, count)?, gate))
+        Ok((heads.sight.rope.turn(&q, count)?, gate))
     }
 
     fn look(&self, q: &Tensor, seen: KeysValues, heads: &Heads<'_>) -> Result<Tensor> {
@@ -271,24 +252,14 @@ impl Attention {
             values: mut v,
             goes_on,
         } = seen;
-        let [b, mut n, _] = k.dims3()?;
+        let [_, n, _] = k.dims3()?;
         let sight = heads.sight;
         if let Some(window) = sight.window.filter(|window| goes_on && *window < n) {
             k = k.narrow(1, n - window, window)?;
             v = v.narrow(1, n - window, window)?;
-            n = window;
         }
-        let (count, head) = (heads.config.heads, self.sizes.head);
+        let count = heads.config.heads;
         let shared = self.sizes.kv_heads;
-        // Each head of keys and values serves several of queries.
-        let spread = |x: Tensor| -> Result<Tensor> {
-            if shared == count {
-                return Ok(x);
-            }
-            let x = x.reshape([b, n, shared, head])?;
-            let x = x.repeat_interleave(2, count / shared)?;
-            Ok(x.reshape([b, n, count * head])?)
-        };
         let mask = match sight.mask {
             // Going on, there is one query, after everything that is remembered.
             _ if goes_on => Mask::None,
@@ -296,6 +267,11 @@ impl Attention {
             None => Mask::Causal,
         };
         let scale = heads.config.scale;
-        Ok(attention(q, &spread(k)?, &spread(v)?, count, mask, scale)?)
+        let times = count / shared;
+        let (k, v) = (
+            repeat_heads(&k, shared, times)?,
+            repeat_heads(&v, shared, times)?,
+        );
+        Ok(attention(q, &k, &v, count, mask, scale)?)
     }
 }

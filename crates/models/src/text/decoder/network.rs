@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Embedding, Linear, Value, swiglu};
+use fresco_tensor::nn::{Embedding, Linear, Value};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::attention::{Attention, Lent, Norm, Reading, Sight};
@@ -14,7 +14,7 @@ use super::layout::{SCALAR, TABLE, WORDS};
 use super::per_layer::{InputGate, LayerInputs};
 use super::positions::positions;
 use super::tiles;
-use crate::epilogue::{plus, then};
+use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
 use crate::text::Memory;
@@ -22,7 +22,7 @@ use crate::text::qwen_vision;
 use crate::text::sequence::{
     DEAF, KeptStates, PicturePlace, RowNetwork, Rows, SeenPicture, State, WordScores,
 };
-use crate::transformer::Rope;
+use crate::transformer::{Mlp, MlpLayers, Pairs, Rope};
 
 /// Scores of words never reach this where they are held down (Gemma 4).
 const MOST_SCORE: f32 = 30.0;
@@ -61,36 +61,11 @@ impl Mixer {
     }
 }
 
-struct FeedForward {
-    gate: Arc<Linear>,
-    up: Arc<Linear>,
-    down: Arc<Linear>,
-}
-
-impl FeedForward {
-    fn new(weights: &Walk<'_>, hidden: usize, inner: usize) -> Result<Self> {
-        Ok(Self {
-            gate: weights.matrix("gate_proj", inner, hidden)?,
-            up: weights.matrix("up_proj", inner, hidden)?,
-            down: weights.matrix("down_proj", hidden, inner)?,
-        })
-    }
-
-    /// What goes into the last matrix.
-    fn inner(&self, x: &Tensor, act: Act) -> Result<Tensor> {
-        let up = self.up.forward(x)?;
-        if act == Act::Silu {
-            return Ok(swiglu(&self.gate.forward(x)?, &up)?);
-        }
-        Ok(self.gate.forward_with(x, then(act))?.mul(&up)?)
-    }
-}
-
 struct Layer {
     input_layernorm: Norm,
     mixer: Mixer,
     post_attention_layernorm: Norm,
-    mlp: FeedForward,
+    mlp: Mlp,
     /// Before and after the feed-forward, where there are norms on both sides.
     around: Option<(Norm, Norm)>,
     /// Adds what the layer is told of each token by itself.
@@ -120,11 +95,12 @@ impl Layer {
         let told = told.map(|sizes| InputGate::new(weights, config, sizes.width));
         let scalar = || weights.value("layer_scalar", &[1]);
         let inner = config.layer(at).inner;
+        let gated = MlpLayers::GatedBy(["gate_proj", "up_proj", "down_proj"], config.act);
         Ok(Self {
             input_layernorm: norm("input_layernorm")?,
             mixer,
             post_attention_layernorm: norm("post_attention_layernorm")?,
-            mlp: FeedForward::new(&weights.at("mlp"), config.hidden, inner)?,
+            mlp: Mlp::new(&weights.at("mlp"), gated, (config.hidden, inner), false)?,
             around: config.sandwiched.then(around).transpose()?,
             told: told.transpose()?,
             scalar: config.scalars.then(scalar).transpose()?,
@@ -145,12 +121,10 @@ impl Layer {
         let Some((before, after)) = &self.around else {
             let x = out.forward_with(&h, plus(x))?;
             let h = self.post_attention_layernorm.forward(&x)?;
-            let h = self.mlp.inner(&h, config.act)?;
-            return Ok(self.mlp.down.forward_with(&h, plus(&x))?);
+            return self.mlp.add(&self.mlp.inner(&h)?, &x);
         };
         let x = x.add(&self.post_attention_layernorm.forward(&out.forward(&h)?)?)?;
-        let h = self.mlp.inner(&before.forward(&x)?, config.act)?;
-        let h = after.forward(&self.mlp.down.forward(&h)?)?;
+        let h = after.forward(&self.mlp.forward(&before.forward(&x)?)?)?;
         Ok(x.add(&h)?)
     }
 
@@ -384,8 +358,13 @@ impl Decoder {
         }
         let tables = |rule: &RopeRule, slides: bool| -> Result<Rope> {
             let turned = config.turned_where(slides);
+            let pairs = if config.neighbours {
+                Pairs::Neighbours
+            } else {
+                Pairs::Halves
+            };
             let tables = rule.tables(turned, config.sections, &places)?;
-            tables.to(&self.device)
+            tables.pairing(pairs).to(&self.device)
         };
         let rope = tables(&config.rope, false)?;
         let mask = self.mask(n, masks, None, in_line)?;

@@ -10,7 +10,7 @@ use fresco_tensor::{Buffer, Tensor};
 use super::decoder::Eyes;
 use crate::error::{ModelError, Result};
 use crate::store::WeightStore;
-use crate::transformer::Rope;
+use crate::transformer::{Pairs, Rope};
 
 pub use v3::{Vision3, Vision3Config};
 pub use v25::{Vision25, Vision25Config};
@@ -144,7 +144,8 @@ fn grid_rope(places: impl Iterator<Item = (usize, usize)>, head: usize) -> Resul
     let positions: Vec<f64> = places
         .flat_map(|(row, column)| [row as f64, column as f64])
         .collect();
-    Rope::with_frequencies(&positions, &[frequencies.clone(), frequencies])
+    let rope = Rope::with_frequencies(&positions, &[frequencies.clone(), frequencies])?;
+    Ok(rope.pairing(Pairs::Halves))
 }
 
 #[cfg(test)]

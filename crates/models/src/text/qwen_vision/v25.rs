@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Linear, Mask, RmsNorm, attention, swiglu};
+use fresco_tensor::nn::{Act, Linear, Mask, RmsNorm};
 use fresco_tensor::{Device, Tensor};
 
 use super::{MERGED, Squares, grid_rope, layers, matrix, merged_order};
-use crate::epilogue::{plus, then};
+use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
 use crate::text::decoder::Eyes;
 use crate::text::sequence::SeenPicture;
-use crate::transformer::Rope;
+use crate::transformer::{
+    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers, Rope,
+};
 
 const EPS: f32 = 1e-6;
 /// Pixels along the side of a window.
@@ -88,13 +90,9 @@ impl Vision25Config {
 }
 
 struct Block {
-    norm1: Arc<RmsNorm>,
-    qkv: Arc<Linear>,
-    proj: Arc<Linear>,
-    norm2: Arc<RmsNorm>,
-    gate_proj: Arc<Linear>,
-    up_proj: Arc<Linear>,
-    down_proj: Arc<Linear>,
+    norms: [Arc<RmsNorm>; 2],
+    attention: Attention,
+    mlp: Mlp,
 }
 
 /// Windows of equal size run together: the rows in that order, how to bring them back, and counts by size.
@@ -136,7 +134,7 @@ impl Grouped {
     }
 
     /// Attention within each window.
-    fn attention(&self, [q, k, v]: [&Tensor; 3], heads: usize) -> Result<Tensor> {
+    fn attend(&self, [q, k, v]: [&Tensor; 3], attention: &Attention) -> Result<Tensor> {
         let [_, n, c] = q.dims3()?;
         let sorted = |x: &Tensor| -> Result<Tensor> {
             if self.groups.len() == 1 {
@@ -150,7 +148,7 @@ impl Grouped {
         for &(count, length) in &self.groups {
             let rows = count * length;
             let part = |x: &Tensor| x.narrow(1, start, rows)?.reshape([count, length, c]);
-            let found = attention(&part(&q)?, &part(&k)?, &part(&v)?, heads, Mask::None, None)?;
+            let found = attention.attend([part(&q)?, part(&k)?, part(&v)?], Mask::None)?;
             parts.push(found.reshape([1, rows, c])?);
             start += rows;
         }
@@ -165,40 +163,34 @@ impl Grouped {
 
 impl Block {
     fn new(weights: &Walk<'_>, config: &Vision25Config) -> Result<Self> {
-        let (hidden, inner) = (config.hidden, config.inner);
-        let (attn, mlp) = (weights.at("attn"), weights.at("mlp"));
+        let hidden = config.hidden;
+        let heads = Heads::new(config.heads, hidden / config.heads, HeadNorm::None);
+        let qkv = QkvLayers::Joined("qkv");
+        let layers = AttentionLayers::new(qkv, "proj", hidden, heads);
+        let gated = MlpLayers::Gated(["gate_proj", "up_proj", "down_proj"]);
         Ok(Self {
-            norm1: weights.rms_norm("norm1.weight", hidden, EPS)?,
-            qkv: attn.linear("qkv", 3 * hidden, hidden)?,
-            proj: attn.linear("proj", hidden, hidden)?,
-            norm2: weights.rms_norm("norm2.weight", hidden, EPS)?,
-            gate_proj: mlp.linear("gate_proj", inner, hidden)?,
-            up_proj: mlp.linear("up_proj", inner, hidden)?,
-            down_proj: mlp.linear("down_proj", hidden, inner)?,
+            norms: [
+                weights.rms_norm("norm1.weight", hidden, EPS)?,
+                weights.rms_norm("norm2.weight", hidden, EPS)?,
+            ],
+            attention: Attention::new(&weights.at("attn"), &layers)?,
+            mlp: Mlp::new(&weights.at("mlp"), gated, (hidden, config.inner), true)?,
         })
     }
 
-    fn forward(
-        &self,
-        x: &Tensor,
-        heads: usize,
-        rope: &Rope,
-        windows: Option<&Grouped>,
-    ) -> Result<Tensor> {
-        let [_, _, c] = x.dims3()?;
-        let qkv = self.qkv.forward(&self.norm1.forward(x)?)?;
-        let q = rope.half(&qkv.narrow(2, 0, c)?, heads)?;
-        let k = rope.half(&qkv.narrow(2, c, c)?, heads)?;
-        let v = qkv.narrow(2, 2 * c, c)?;
-        drop(qkv);
-        let h = match windows {
-            Some(windows) => windows.attention([&q, &k, &v], heads)?,
-            None => attention(&q, &k, &v, heads, Mask::None, None)?,
+    fn forward(&self, x: &Tensor, rope: &Rope, windows: Option<&Grouped>) -> Result<Tensor> {
+        let attention = &self.attention;
+        let qkv = attention.qkv(&self.norms[0].forward(x)?)?;
+        let seen = match windows {
+            Some(windows) => {
+                let [q, k, v] = qkv.heads(rope)?;
+                windows.attend([&q, &k, &v], attention)?
+            }
+            None => qkv.attend(rope, Mask::None)?,
         };
-        let x = self.proj.forward_with(&h, plus(x))?;
-        let h = self.norm2.forward(&x)?;
-        let h = swiglu(&self.gate_proj.forward(&h)?, &self.up_proj.forward(&h)?)?;
-        Ok(self.down_proj.forward_with(&h, plus(&x))?)
+        let x = attention.add(&seen, x)?;
+        self.mlp
+            .add(&self.mlp.inner(&self.norms[1].forward(&x)?)?, &x)
     }
 }
 
@@ -262,7 +254,7 @@ impl Eyes for Vision25 {
         let mut x = self.patch_embed.forward(&squares)?;
         for (i, block) in self.blocks.iter().enumerate() {
             let windows = (!config.full.contains(&i)).then_some(&windows);
-            x = block.forward(&x, config.heads, &rope, windows)?;
+            x = block.forward(&x, &rope, windows)?;
         }
         let x = self.ln_q.forward(&x)?;
         let x = x.reshape([cell_rows * cell_columns, each * config.hidden])?;

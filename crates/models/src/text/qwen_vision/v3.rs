@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask, attention};
+use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask};
 use fresco_tensor::{Buffer, Device, Tensor};
 
 use super::{MERGED, Squares, grid_rope, layers, matrix, merged_order};
@@ -11,7 +11,9 @@ use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
 use crate::text::decoder::Eyes;
 use crate::text::sequence::SeenPicture;
-use crate::transformer::Rope;
+use crate::transformer::{
+    AttentionLayers, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers, NormPlace, QkvLayers,
+};
 
 const EPS: f32 = 1e-6;
 
@@ -71,42 +73,20 @@ impl Vision3Config {
     }
 }
 
-struct Block {
-    norm1: Arc<LayerNorm>,
-    qkv: Arc<Linear>,
-    proj: Arc<Linear>,
-    norm2: Arc<LayerNorm>,
-    linear_fc1: Arc<Linear>,
-    linear_fc2: Arc<Linear>,
-}
-
-impl Block {
-    fn new(weights: &Walk<'_>, config: &Vision3Config) -> Result<Self> {
-        let (hidden, inner) = (config.hidden, config.inner);
-        let (attn, mlp) = (weights.at("attn"), weights.at("mlp"));
-        Ok(Self {
-            norm1: weights.layer_norm("norm1", hidden, EPS)?,
-            qkv: attn.linear("qkv", 3 * hidden, hidden)?,
-            proj: attn.linear("proj", hidden, hidden)?,
-            norm2: weights.layer_norm("norm2", hidden, EPS)?,
-            linear_fc1: mlp.linear("linear_fc1", inner, hidden)?,
-            linear_fc2: mlp.linear("linear_fc2", hidden, inner)?,
-        })
-    }
-
-    fn forward(&self, x: &Tensor, heads: usize, rope: &Rope) -> Result<Tensor> {
-        let [_, _, c] = x.dims3()?;
-        let qkv = self.qkv.forward(&self.norm1.forward(x)?)?;
-        let q = rope.half(&qkv.narrow(2, 0, c)?, heads)?;
-        let k = rope.half(&qkv.narrow(2, c, c)?, heads)?;
-        let v = qkv.narrow(2, 2 * c, c)?;
-        drop(qkv);
-        let h = attention(&q, &k, &v, heads, Mask::None, None)?;
-        let x = self.proj.forward_with(&h, plus(x))?;
-        let h = self.norm2.forward(&x)?;
-        let h = self.linear_fc1.forward_with(&h, then(Act::GeluTanh))?;
-        Ok(self.linear_fc2.forward_with(&h, plus(&x))?)
-    }
+fn block(weights: &Walk<'_>, config: &Vision3Config) -> Result<EncoderBlock> {
+    let hidden = config.hidden;
+    let heads = Heads::new(config.heads, hidden / config.heads, HeadNorm::None);
+    let qkv = QkvLayers::Joined("attn.qkv");
+    let layers = EncoderLayers {
+        attention: AttentionLayers::new(qkv, "attn.proj", hidden, heads),
+        mlp: MlpLayers::Plain(["mlp.linear_fc1", "mlp.linear_fc2"], Act::GeluTanh),
+        inner: config.inner,
+        norms: ["norm1", "norm2"],
+        place: NormPlace::Before,
+        eps: EPS,
+        scales: None,
+    };
+    EncoderBlock::new(weights, &layers)
 }
 
 /// Four neighbours to one row: normalised before they are put together, or after.
@@ -150,7 +130,7 @@ pub struct Vision3 {
     device: Device,
     patch_embed: Arc<Linear>,
     pos_embed: Arc<Embedding>,
-    blocks: Vec<Block>,
+    blocks: Vec<EncoderBlock>,
     merger: Merger,
     deeper: Vec<Merger>,
 }
@@ -166,7 +146,7 @@ impl Vision3 {
         let visual = weights.at("visual");
         let hidden = config.hidden;
         let row = 3 * config.squares.frames * config.squares.side.pow(2);
-        let blocks = (0..config.layers).map(|i| Block::new(&visual.at("blocks").at(i), config));
+        let blocks = visual.at("blocks");
         let deeper = (0..config.deeper.len()).map(|k| {
             let weights = visual.at("deepstack_merger_list").at(k);
             Merger::new(&weights, config, false)
@@ -174,7 +154,7 @@ impl Vision3 {
         Ok(Self {
             patch_embed: visual.linear("patch_embed.proj", hidden, row)?,
             pos_embed: visual.embedding("pos_embed", config.positions.pow(2), hidden)?,
-            blocks: blocks.collect::<Result<_>>()?,
+            blocks: blocks.each(config.layers, |weights| block(weights, config))?,
             merger: Merger::new(&visual.at("merger"), config, true)?,
             deeper: deeper.collect::<Result<_>>()?,
             device: weights.device().clone(),
@@ -242,7 +222,7 @@ impl Vision3 {
         drop(positions);
         let mut deeper = Vec::new();
         for (i, block) in self.blocks.iter().enumerate() {
-            x = block.forward(&x, config.heads, &rope)?;
+            x = block.forward(&x, &rope, Mask::None)?;
             if let Some(k) = config.deeper.iter().position(|layer| *layer == i) {
                 deeper.push(self.deeper[k].forward(&x)?);
             }

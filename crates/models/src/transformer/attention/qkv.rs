@@ -2,11 +2,12 @@
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    HeadPart, HeadRope, HeadSource, Mask, ReadyHeads, RmsNorm, attention, join_heads,
+    HeadPart, HeadRope, HeadSource, Mask, ReadyHeads, RmsNorm, attention, join_heads, join_pair,
 };
 
 use super::super::heads::repeat_heads;
 use super::super::norm::HeadNormLayer;
+use super::super::place::AttentionSite;
 use super::super::rope::Rope;
 use super::Attention;
 use crate::error::{ModelError, Result};
@@ -34,13 +35,22 @@ impl<'a> Rotation<'a> {
 
     /// Whether one pass can turn queries and keys of such heads.
     fn joining(self, width: usize) -> Joining<'a> {
-        match (self.queries, self.keys) {
-            (None, None) => Joining::AtOnce(None),
-            (Some(q), Some(k)) if std::ptr::eq(q, k) => match q.joins(width) {
+        match self.same() {
+            Some(None) => Joining::AtOnce(None),
+            Some(Some(rope)) => match rope.joins(width) {
                 Some(tables) => Joining::AtOnce(Some(tables)),
                 None => Joining::StepByStep,
             },
-            _ => Joining::StepByStep,
+            None => Joining::StepByStep,
+        }
+    }
+
+    /// Where both queries and keys are; nothing if that is not the same.
+    fn same(self) -> Option<Option<&'a Rope>> {
+        match (self.queries, self.keys) {
+            (None, None) => Some(None),
+            (Some(q), Some(k)) if std::ptr::eq(q, k) => Some(Some(q)),
+            _ => None,
         }
     }
 }
@@ -110,28 +120,52 @@ impl Qkv<'_> {
                 rope,
             )?);
         }
-        let [q, k, v] = match self.products {
-            Products::Normed([q, k, v]) => {
-                let k = turned(k, rotation.keys, of.heads)?;
-                return Ok([turned(q, rotation.queries, of.heads)?, k, v]);
-            }
-            products => of.split(products)?,
-        };
+        let done = matches!(self.products, Products::Normed(_));
+        let [mut q, mut k, v] = of.split(self.products)?;
+        let norms = of.joined_norms().filter(|_| !done);
         let [of_queries, of_keys] = &of.norms;
-        let q = turned(of_queries.forward(q, of.heads)?, rotation.queries, of.heads)?;
-        let k = turned(of_keys.forward(k, of.kv_heads)?, rotation.keys, of.kv_heads)?;
-        let times = of.heads / of.kv_heads.max(1);
-        let k = repeat_heads(&k, of.kv_heads, times)?;
-        Ok([q, k, repeat_heads(&v, of.kv_heads, times)?])
+        if norms.is_none() && !done {
+            (q, k) = (
+                of_queries.forward(q, of.heads)?,
+                of_keys.forward(k, of.kv_heads)?,
+            );
+        }
+        let times = if done {
+            1
+        } else {
+            of.heads / of.kv_heads.max(1)
+        };
+        let v = repeat_heads(&v, of.kv_heads, times)?;
+        // A GPU that has both to do reads and writes less where it does them to repeated keys, in one pass with queries.
+        let turns = rotation.same().flatten();
+        let both = norms.is_some() && turns.is_some_and(|rope| rope.joins(of.head).is_some());
+        if times > 1 && both && !q.device().is_cpu() {
+            k = repeat_heads(&k, of.kv_heads, times)?;
+        }
+        if let Some(norms) = norms.filter(|_| q.shape() == k.shape())
+            && let Some([q, k]) = of.turn_pair([&q, &k], norms, rotation)?
+        {
+            return Ok([q, k, v]);
+        }
+        let heads = k.dim(2)? / of.head.max(1);
+        if norms.is_some() {
+            (q, k) = (of_queries.forward(q, of.heads)?, of_keys.forward(k, heads)?);
+        }
+        let q = turned(q, rotation.queries, of.heads)?;
+        let k = turned(k, rotation.keys, heads)?;
+        Ok([q, repeat_heads(&k, heads, of.heads / heads.max(1))?, v])
     }
 
     /// What the tokens see: (b, n, heads * d), for the last layer.
     pub fn attend<'r>(self, rotation: impl Into<Rotation<'r>>, mask: Mask<'_>) -> Result<Tensor> {
         let (of, rotation) = (self.of, rotation.into());
-        let Joining::AtOnce(rope) = of.joining(&self.products, rotation) else {
-            let gate = self.gate.clone();
-            let [q, k, v] = self.heads(rotation)?;
-            return of.gated(attention(&q, &k, &v, of.heads, mask, None)?, gate);
+        let replaced = AttentionSite::on(of.looks).is_some_and(|site| site.replaces());
+        let rope = match of.joining(&self.products, rotation) {
+            Joining::AtOnce(rope) if !replaced => rope,
+            _ => {
+                let gate = self.gate.clone();
+                return of.gated(of.attend(self.heads(rotation)?, mask)?, gate);
+            }
         };
         let Self { products, gate, .. } = self;
         let ready = ReadyHeads::new(&[of.part(&products)], of.heads, of.width(), rope, mask)?;
@@ -153,7 +187,9 @@ impl Qkv<'_> {
         let streams = streams.collect::<Result<Vec<_>>>()?;
         let counts: Vec<usize> = streams.iter().map(Self::count).collect::<Result<_>>()?;
         let parts: Vec<HeadPart<'_>> = streams.iter().map(|s| s.of.part(&s.products)).collect();
-        let seen = if let Joining::AtOnce(rope) = rotation.joining(of.head) {
+        let replaced = AttentionSite::on(of.looks).is_some_and(|site| site.replaces());
+        let joining = rotation.joining(of.head);
+        let seen = if let (Joining::AtOnce(rope), false) = (joining, replaced) {
             let ready = ReadyHeads::new(&parts, of.heads, of.width(), rope, mask)?;
             drop(parts);
             drop(streams);
@@ -164,7 +200,7 @@ impl Qkv<'_> {
             drop(streams);
             let q = turned(q, rotation.queries, of.heads)?;
             let k = turned(k, rotation.keys, of.heads)?;
-            attention(&q, &k, &v, of.heads, mask, None)?
+            of.attend([q, k, v], mask)?
         };
         let mut start = 0;
         let parts = counts.into_iter().map(|count| {
@@ -228,13 +264,50 @@ impl Attention {
         }
     }
 
+    /// What tokens see, from [`heads`](Qkv::heads).
+    pub fn attend(&self, [q, k, v]: [Tensor; 3], mask: Mask<'_>) -> Result<Tensor> {
+        let replaced = AttentionSite::on(self.looks).map(|site| site.replace([&q, &k, &v]));
+        match replaced.transpose()?.flatten() {
+            Some(seen) => Ok(seen.to(&q.device())?),
+            None => Ok(attention(&q, &k, &v, self.heads, mask, None)?),
+        }
+    }
+
+    /// Queries and keys of equal shapes, normalised and turned in one pass; none where that is not possible.
+    fn turn_pair(
+        &self,
+        [q, k]: [&Tensor; 2],
+        norms: (&RmsNorm, &RmsNorm),
+        rotation: Rotation<'_>,
+    ) -> Result<Option<[Tensor; 2]>> {
+        let Some(rope) = rotation.same() else {
+            return Ok(None);
+        };
+        let Some(rope) = rope else {
+            return Ok(Some(join_pair([q, k], norms, self.heads, None)?));
+        };
+        // Where heads have angles of their own, each is a token.
+        let Some(by_head) = rope.of_heads(self.heads)? else {
+            let tables = rope.joins(self.head);
+            let pair = tables.map(|rope| join_pair([q, k], norms, self.heads, Some(rope)));
+            return Ok(pair.transpose()?);
+        };
+        let Some(tables) = by_head.joins(self.head) else {
+            return Ok(None);
+        };
+        let [b, n, width] = q.dims3()?;
+        let rows = |x: &Tensor| x.reshape([b, n * self.heads, self.head]);
+        let [q, k] = join_pair([&rows(q)?, &rows(k)?], norms, 1, Some(tables))?;
+        let shape = [b, n, width];
+        Ok(Some([q.reshape(shape)?, k.reshape(shape)?]))
+    }
+
     /// How these products become heads: one pass is not always possible, and does not always save anything.
     fn joining<'r>(&self, products: &Products, rotation: Rotation<'r>) -> Joining<'r> {
-        let norms = self.joined_norms().is_some();
+        let plain = self.norms.iter().all(HeadNormLayer::is_none);
         let saves = match products {
-            Products::Joined(_) => norms || self.norms.iter().all(HeadNormLayer::is_none),
-            Products::Apart([q, k, _]) => norms && q.shape() == k.shape(),
-            Products::Normed(_) => false,
+            Products::Joined(_) => plain || self.joined_norms().is_some(),
+            Products::Apart(_) | Products::Normed(_) => false,
         };
         if saves && self.kv_heads == self.heads {
             rotation.joining(self.head)
@@ -245,16 +318,21 @@ impl Attention {
 
     /// Queries, keys and values by themselves.
     fn split(&self, products: Products) -> Result<[Tensor; 3]> {
-        let all = match products {
-            Products::Apart(each) | Products::Normed(each) => return Ok(each),
-            Products::Joined(all) => all,
-        };
+        match products {
+            Products::Apart(each) | Products::Normed(each) => Ok(each),
+            Products::Joined(all) => Ok([
+                self.columns(&all, 0)?,
+                self.columns(&all, 1)?,
+                self.columns(&all, 2)?,
+            ]),
+        }
+    }
+
+    /// Queries, keys or values of rows that have all three, one behind the other.
+    pub(super) fn columns(&self, all: &Tensor, number: usize) -> Result<Tensor> {
         let (own, shared) = (self.width(), self.kv_heads * self.head);
-        Ok([
-            all.narrow(2, 0, own)?,
-            all.narrow(2, own, shared)?,
-            all.narrow(2, own + shared, shared)?,
-        ])
+        let (start, len) = [(0, own), (own, shared), (own + shared, shared)][number];
+        Ok(all.narrow(2, start, len)?)
     }
 
     /// What was seen, as much of it as the gate lets through.
@@ -281,8 +359,11 @@ mod tests {
 
     use super::super::{AttentionLayers, GateLayer, Heads, QkvLayers};
     use super::*;
+    use crate::denoise::hooks::{
+        AttentionHooks, AttnInput, AttnOutput, AttnReplace, BlockInfo, BlockKey, BlockKind, Hooks,
+    };
     use crate::store::WeightStore;
-    use crate::transformer::{HeadNorm, Pairs};
+    use crate::transformer::{Blocks, HeadNorm, Pairs};
 
     const NORM: HeadNorm<'_> = HeadNorm::Rms(["q_norm.weight", "k_norm.weight"], 1e-6);
 
@@ -387,6 +468,117 @@ mod tests {
             for (open, gated) in open.iter().zip(gated) {
                 assert!((gated - open * factor).abs() < 1e-5);
             }
+        }
+    }
+
+    /// Doubles what it is given.
+    struct Doubles;
+
+    impl AttnInput for Doubles {
+        fn apply(
+            &self,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            at: &BlockInfo<'_>,
+        ) -> Result<(Tensor, Tensor, Tensor)> {
+            assert_eq!((at.kind, at.number), (BlockKind::SINGLE, 0));
+            Ok((q, k, v.mul_scalar(2.0)))
+        }
+    }
+
+    impl AttnOutput for Doubles {
+        fn kinds(&self) -> &[BlockKind] {
+            &[BlockKind::SINGLE]
+        }
+
+        fn apply(&self, x: Tensor, _at: &BlockInfo<'_>) -> Result<Tensor> {
+            Ok(x.mul_scalar(2.0))
+        }
+    }
+
+    impl AttnReplace for Doubles {
+        fn apply(
+            &self,
+            _q: &Tensor,
+            _k: &Tensor,
+            v: &Tensor,
+            _at: &BlockInfo<'_>,
+        ) -> Result<Tensor> {
+            Ok(v.mul_scalar(2.0))
+        }
+    }
+
+    #[test]
+    fn hooks_act_on_attention_inside_of_blocks() {
+        let x = value("x", &[1, 3, 8]);
+        let heads = Heads::new(2, 4, NORM);
+        for qkv in [
+            QkvLayers::Joined("qkv"),
+            APART,
+            QkvLayers::Paired(["q", "kv"]),
+        ] {
+            let attention = made(qkv, heads, GateLayer::None);
+            let seen = || {
+                attention
+                    .qkv(&x)
+                    .unwrap()
+                    .attend(Rotation::NONE, Mask::None)
+            };
+            let (seen, plain) = (seen, attention.out(&seen().unwrap()).unwrap());
+            let attend = |x: &Tensor| {
+                let seen = attention.qkv(x)?.attend(Rotation::NONE, Mask::None)?;
+                attention.add(&seen, x)
+            };
+            let run = |kind: BlockKind, change: fn(&mut AttentionHooks)| {
+                let mut hooks = Hooks::default();
+                change(&mut hooks.self_attention);
+                let at = (&hooks, x.shape());
+                let blocks = Blocks::of(kind, 1, 2, [1, 3, 1], at);
+                let out = blocks.run(x.clone(), |_, x| attend(&x)).unwrap();
+                // Outside of blocks nothing acts.
+                near(&attention.out(&seen().unwrap()).unwrap(), &plain);
+                out
+            };
+            let of = |times: f32| x.add(&plain.mul_scalar(times)).unwrap();
+            near(&run(BlockKind::SINGLE, |_| {}), &of(1.0));
+            let input: fn(&mut AttentionHooks) = |on| on.input.push(Arc::new(Doubles));
+            near(&run(BlockKind::SINGLE, input), &of(2.0));
+            let output: fn(&mut AttentionHooks) = |on| on.output.push(Arc::new(Doubles));
+            near(&run(BlockKind::SINGLE, output), &of(2.0));
+            near(&run(BlockKind::DOUBLE, output), &of(1.0));
+            let after = run(BlockKind::SINGLE, |on| on.after.push(Arc::new(Doubles)));
+            near(&after, &of(1.0).mul_scalar(2.0));
+            let [_, _, v] = attention.qkv(&x).unwrap().heads(Rotation::NONE).unwrap();
+            let blind = attention.out(&v.mul_scalar(2.0)).unwrap();
+            let replaced = run(BlockKind::SINGLE, |on| {
+                let key = BlockKey {
+                    kind: BlockKind::SINGLE,
+                    number: 0,
+                    index: None,
+                };
+                on.replace.push((key, Arc::new(Doubles)));
+            });
+            near(&replaced, &x.add(&blind).unwrap());
+        }
+    }
+
+    #[test]
+    fn heads_with_angles_of_their_own_are_turned_like_the_others() {
+        let x = value("x", &[2, 3, 8]);
+        let attention = made(APART, Heads::new(2, 4, NORM), GateLayer::None);
+        let table = value("angles", &[3, 4]);
+        for pairs in [Pairs::NeighboursByHead, Pairs::HalvesByHead] {
+            let shape: &[usize] = match pairs {
+                Pairs::HalvesByHead => &[6, 2],
+                _ => &[3, 4],
+            };
+            let rope = |f: fn(f32) -> f32| table.map(f).reshape(shape).unwrap();
+            let rope = Rope::from_tables(rope(f32::cos), rope(f32::sin)).pairing(pairs);
+            let [q, k, _] = attention.qkv(&x).unwrap().heads(&rope).unwrap();
+            let [plain_q, plain_k, _] = attention.qkv(&x).unwrap().heads(Rotation::NONE).unwrap();
+            near(&q, &rope.turn(&plain_q, 2).unwrap());
+            near(&k, &rope.turn(&plain_k, 2).unwrap());
         }
     }
 }
