@@ -8,8 +8,8 @@ use fresco_graph::{
 };
 use fresco_memory::Handle;
 use fresco_models::ModelError;
-use fresco_models::denoise::CondHooks;
-use fresco_models::denoise::hooks::Hooks;
+use fresco_models::denoise::hooks::{BlockKind, Hooks};
+use fresco_models::denoise::{AttentionPoint, BaseModel, CondHooks, HookPoint};
 use fresco_models::network::Lazy;
 use fresco_models::sd::gligen::{Gligen, GligenConfig, MOST_BOXES, TextBox};
 use fresco_models::store::WeightStore;
@@ -118,6 +118,15 @@ impl TextBoxes {
     /// The handle of the network's weights.
     pub(crate) fn handle(&self) -> &Handle {
         self.model.0.hold.handle()
+    }
+
+    /// Says in the log where a network does not look at them.
+    pub(crate) fn warn_of(&self, network: &dyn BaseModel) {
+        let point = HookPoint::Own(AttentionPoint::After);
+        if !network.hook_points().grants(&BlockKind::LEVELS, point) {
+            let name = network.name();
+            tracing::warn!("the boxes of GLIGEN have no effect on {name}: it is not a UNet");
+        }
     }
 
     /// What acts while a condition with these boxes is predicted.

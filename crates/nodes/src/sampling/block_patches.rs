@@ -19,6 +19,7 @@ fn free_u(mut model: Model, inner: (f64, f64), outer: (f64, f64), adaptive: bool
         outer,
         adaptive,
     };
+    model.warn_of("FreeU", |hooks| patch.install(hooks));
     patch.install(&mut model.patches.hooks);
     Ok(NodeOutput::one(model))
 }
@@ -117,6 +118,7 @@ impl Node for PatchModelAddDownscale {
             up: method(&self.upscale_method)?,
         };
         let mut model = self.model;
+        model.warn_of("PatchModelAddDownscale", |hooks| patch.install(hooks));
         patch.install(&mut model.patches.hooks);
         Ok(NodeOutput::one(model))
     }

@@ -9,6 +9,7 @@ use fresco_models::preview::PreviewHints;
 use fresco_models::{LatentFormat, LoraStorage, ModelError, ModelSampling, PatchOptions, PatchSet};
 use fresco_tensor::{Result, Tensor};
 
+use fresco_models::denoise::hooks::Hooks;
 pub use fresco_models::denoise::{BaseModel, Patches};
 
 use crate::resident::Hold;
@@ -79,6 +80,15 @@ impl Model {
             lora_notes: None,
             hold: None,
             built: Built::default(),
+        }
+    }
+
+    /// Says in the log what of a patch has no effect on this network: the reference would leave it out without a word.
+    pub(crate) fn warn_of(&self, patch: &str, install: impl FnOnce(&mut Hooks)) {
+        let mut hooks = Hooks::default();
+        install(&mut hooks);
+        for reason in self.base.hook_points().refusals(&hooks) {
+            tracing::warn!("{patch} has no effect on {}: {reason}", self.base.name());
         }
     }
 

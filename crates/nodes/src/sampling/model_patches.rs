@@ -1,17 +1,20 @@
 //! Nodes that change what happens inside a network, or how it is guided by looking at it twice.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use fresco_graph::{Cx, Node, NodeOutput, NodeResult, Twin};
 use fresco_models::denoise::{self, PerturbedAttention, RunPatch, SelfAttention};
 use fresco_models::patch::Patch;
+use fresco_tensor::Generator;
 
 use super::Model;
 use super::conds::Reader;
 use super::model::WEIGHT_PREFIX;
 use crate::types::Conditioning;
 
-fn with_run_patch(mut model: Model, patch: impl RunPatch + 'static) -> NodeResult {
+fn with_run_patch(mut model: Model, name: &str, patch: impl RunPatch + 'static) -> NodeResult {
+    let random = Arc::new(Mutex::new(Generator::new(0)));
+    model.warn_of(name, |hooks| patch.install(hooks, &random));
     model.patches.per_run.push(Arc::new(patch));
     Ok(NodeOutput::one(model))
 }
@@ -70,6 +73,7 @@ impl Node for SelfAttentionGuidance {
     fn run(self, _: &Cx) -> NodeResult {
         let mut model = self.model;
         let guidance = SelfAttention::new(self.scale, self.blur_sigma);
+        model.warn_of("SelfAttentionGuidance", |hooks| guidance.install(hooks));
         guidance.install(&mut model.patches.hooks);
         model.patches.post_cfg.push(Arc::new(guidance));
         model.patches.keep_uncond = true;
@@ -96,6 +100,9 @@ impl Node for PerturbedAttentionGuidance {
     fn run(self, _: &Cx) -> NodeResult {
         let mut model = self.model;
         let guidance = PerturbedAttention { scale: self.scale };
+        model.warn_of("PerturbedAttentionGuidance", |hooks| {
+            guidance.install(hooks)
+        });
         model.patches.post_cfg.push(Arc::new(guidance));
         model.patches.keep_uncond = true;
         Ok(NodeOutput::one(model))
@@ -136,7 +143,7 @@ impl Node for HyperTile {
             max_depth: self.max_depth.min(10),
             scale_depth: self.scale_depth,
         };
-        with_run_patch(self.model, patch)
+        with_run_patch(self.model, "HyperTile", patch)
     }
 }
 
@@ -158,7 +165,8 @@ pub struct TomePatchModel {
 
 impl Node for TomePatchModel {
     fn run(self, _: &Cx) -> NodeResult {
-        with_run_patch(self.model, denoise::TokenMerging { ratio: self.ratio })
+        let patch = denoise::TokenMerging { ratio: self.ratio };
+        with_run_patch(self.model, "TomePatchModel", patch)
     }
 }
 

@@ -19,11 +19,15 @@ fn numbers(text: &str) -> impl Iterator<Item = usize> {
 fn skipped(model: &Model, double: &str, single: &str, range: (f64, f64)) -> SkippedBlocks {
     let double = numbers(double).map(|n| (BlockKind::DOUBLE, n));
     let single = numbers(single).map(|n| (BlockKind::SINGLE, n));
-    SkippedBlocks {
+    let skipped = SkippedBlocks {
         blocks: double.chain(single).collect(),
         start_sigma: model.sampling.percent_to_sigma(range.0),
         end_sigma: model.sampling.percent_to_sigma(range.1),
-    }
+    };
+    model.warn_of("SkipLayerGuidance", |hooks| {
+        *hooks = skipped.installed(hooks)
+    });
+    skipped
 }
 
 fn guided(mut model: Model, skipped: SkippedBlocks, scale: f64, rescale: f64) -> NodeResult {

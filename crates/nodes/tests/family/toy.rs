@@ -8,18 +8,25 @@ use fresco_models::denoise::{
     CallConds, CondValue, Found, ModelFacts, NetworkInput, PassMemory, names,
     CallConds, CondValue, Found, HookPoint, HookPoints, ModelFacts, NetworkInput,
 };
+use fresco_models::denoise::hook_points::{BLOCKS, CONTROL, PROMPT};
+use fresco_models::denoise::hooks::{BlockKind, Hooks};
+use fresco_models::denoise::{CallConds, CondValue, Found, HookPoints, ModelFacts, NetworkInput};
 use fresco_models::detect::{Checkpoint, Family, FileKeys};
-use fresco_models::epilogue::plus;
 use fresco_models::preview::PreviewHints;
 use fresco_models::store::{Layout, Walk};
+use fresco_models::transformer::{
+    Attention, AttentionLayers, Bias, Blocks, HeadNorm, Heads, Looks, QkvLayers, Rotation,
+};
 use fresco_models::{
     DiffusionNetwork, LatentFormat, ModelError, ModelSampling, UnitOrder, WeightStore,
 };
-use fresco_tensor::nn::{LayerNorm, Linear, Mask, attention};
+use fresco_tensor::nn::{LayerNorm, Linear, Mask};
 use fresco_tensor::{Device, Stored, Tensor, synthetic};
 
 /// The blocks of this network, to hooks.
 pub(crate) const BLOCK: BlockKind = BlockKind("toy_block");
+
+const HEADS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ToyConfig {
@@ -38,11 +45,33 @@ pub(crate) const TOY: ToyConfig = ToyConfig {
     layers_per_block: 4,
 };
 
+/// Cells look at all cells and the prompt.
 struct Block {
     norm: Arc<LayerNorm>,
-    q: Arc<Linear>,
-    kv: Arc<Linear>,
-    out: Arc<Linear>,
+    attention: Attention,
+}
+
+impl Block {
+    fn new(weights: &Walk<'_>, width: usize) -> Result<Self, ModelError> {
+        let heads = Heads::new(HEADS, width / HEADS, HeadNorm::None);
+        let layers = AttentionLayers {
+            bias: Bias::Out,
+            looks: Looks::Prompt(width),
+            ..AttentionLayers::new(QkvLayers::Paired(["q", "kv"]), "out", width, heads)
+        };
+        Ok(Self {
+            norm: weights.layer_norm("norm", width, 1e-5)?,
+            attention: Attention::new(weights, &layers)?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, prompt: &Tensor) -> Result<Tensor, ModelError> {
+        let normed = self.norm.forward(x)?;
+        let all = Tensor::cat(&[&normed, prompt], 1)?;
+        let qkv = self.attention.qkv_to(&normed, &all)?;
+        self.attention
+            .add(&qkv.attend(Rotation::NONE, Mask::None)?, x)
+    }
 }
 
 pub(crate) struct Toy {
@@ -65,7 +94,7 @@ impl DiffusionNetwork for Toy {
 
     const WHAT: &'static str = "the toy";
 
-    const HOOKS: HookPoints = HookPoints(&[(BLOCK, &[&[HookPoint::After]])]);
+    const HOOKS: HookPoints = HookPoints(&[(BLOCK, &[BLOCKS, CONTROL, PROMPT])]);
 
     fn facts(config: &ToyConfig) -> ModelFacts {
         ModelFacts {
@@ -86,23 +115,13 @@ impl DiffusionNetwork for Toy {
 
     fn new(weights: &Walk<'_>, config: &ToyConfig) -> Result<Self, ModelError> {
         let width = config.width;
-        let block = |number| {
-            let weights = weights.at("blocks").at(number);
-            Ok(Block {
-                norm: weights.layer_norm("norm", width, 1e-5)?,
-                q: weights.matrix("q", width, width)?,
-                kv: weights.matrix("kv", width, width)?,
-                out: weights.linear("out", width, width)?,
-            })
-        };
+        let blocks = weights.at("blocks");
         Ok(Self {
             device: weights.device().clone(),
             config: *config,
             cells: weights.linear("cells", width, config.channels)?,
             prompt: weights.linear("prompt", width, config.context)?,
-            blocks: (0..config.blocks)
-                .map(block)
-                .collect::<Result<_, ModelError>>()?,
+            blocks: blocks.each(config.blocks, |weights| Block::new(weights, width))?,
             out: weights.linear("out", config.channels, width)?,
         })
     }
@@ -119,21 +138,10 @@ impl DiffusionNetwork for Toy {
             .reshape([b, c, count])?
             .permute(&[0, 2, 1])?
             .to(device)?; // (b, n, c)
-        let mut x = self.cells.forward(&cells)?;
+        let x = self.cells.forward(&cells)?;
         let prompt = self.prompt.forward(&tokens.to(device)?)?;
-        for (number, block) in self.blocks.iter().enumerate() {
-            input.hooks.check()?;
-            let all = Tensor::cat(&[&block.norm.forward(&x)?, &prompt], 1)?;
-            let (q, kv) = (
-                block.q.forward(&block.norm.forward(&x)?)?,
-                block.kv.forward(&all)?,
-            );
-            let seen = attention(&q, &kv, &kv, 2, Mask::None, None)?;
-            x = block.out.forward_with(&seen, plus(&x))?;
-            if input.hooks.any_on(BLOCK) {
-                x = hooked(input, x, number, [frames, h, w])?.to(device)?;
-            }
-        }
+        let blocks = Blocks::new(BLOCK, self.blocks.len(), HEADS, [frames, h, w], input);
+        let x = blocks.run(x, |number, x| self.blocks[number].forward(&x, &prompt))?;
         let out = self
             .out
             .forward(&x)?
@@ -141,27 +149,6 @@ impl DiffusionNetwork for Toy {
             .permute(&[0, 2, 1])?;
         Ok(out.reshape(shape)?)
     }
-}
-
-fn hooked(
-    input: &NetworkInput<'_>,
-    h: Tensor,
-    number: usize,
-    size: [usize; 3],
-) -> Result<Tensor, ModelError> {
-    let info = &input.hooks.info;
-    let at = BlockInfo {
-        kind: BLOCK,
-        number,
-        index: 0,
-        heads: 2,
-        size,
-        original: input.x.shape(),
-        sigma: info.sigma,
-        cond_or_uncond: &info.cond_or_uncond,
-    };
-    let flow = BlockFlow { h, beside: None };
-    Ok(input.hooks.at_block(Moment::After, flow, &at)?.h)
 }
 
 /// The row of the detection table.
