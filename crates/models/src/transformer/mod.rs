@@ -12,7 +12,6 @@ mod mlp;
 mod norm;
 mod parallel;
 mod patches;
-mod rename;
 mod rope;
 mod shapes;
 
@@ -30,6 +29,5 @@ pub use patches::{
     PatchOrder, PictureTokens, TokenGrid, TokenPlaces, circular_pad, from_tokens, patch_conv,
     spread_tokens, to_tokens, video_from_tokens, video_to_tokens,
 };
-pub use rename::{Renames, swapped_halves};
 pub use rope::{Pairs, Rope, RopeScale, grid_positions};
 pub use shapes::Shapes;
