@@ -41,6 +41,7 @@ pub mod minimax;
 pub mod mochi;
 pub mod model_patch;
 pub mod model_sampling;
+pub mod name_table;
 pub mod network;
 pub mod omnigen2;
 pub mod patch;

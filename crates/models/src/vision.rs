@@ -1,6 +1,5 @@
 //! Vision encoders: CLIP's (L, H, G), SigLIP and DINOv2. A picture in, features of the whole and of its parts out.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, Conv2d, Embedding, LayerNorm, Linear, Mask, Padding, Value};
@@ -8,7 +7,9 @@ use fresco_tensor::resize::pillow::Filter;
 use fresco_tensor::{Device, Tensor, WeightFile};
 
 use crate::error::{ModelError, Result};
-use crate::store::{Blocks, Kernel, Layout, Origin, UnitOrder, Walk, WeightStore};
+use crate::name_table::{NameTable, layer, place, squeezed, transposed, value};
+use crate::store::{Blocks, Kernel, Layout, UnitOrder, Walk, WeightStore};
+use crate::text::clip::OPEN_CLIP_BLOCK;
 use crate::transformer::{
     AttentionLayers, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers, NormPlace, QkvLayers,
     Rotation,
@@ -154,156 +155,91 @@ fn has_scaled(file: &Arc<dyn WeightFile>, prefix: &str) -> bool {
 
 /// The same for one that is a part of a file.
 pub fn store_in(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<WeightStore> {
-    let mut keys = BTreeMap::new();
     let scaled = SCALED_PREFIXES
         .into_iter()
         .find(|prefix| has_scaled(file, prefix));
-    if let Some(prefix) = scaled {
-        scaled_keys(&mut keys, file, prefix);
-        return WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS);
-    }
     let names = file.names();
-    let inside = names.iter().filter_map(|name| {
-        let key = name.strip_prefix(prefix)?;
-        Some((name.as_str(), key))
-    });
-    if file.info(&format!("{prefix}visual.conv1.weight")).is_none() {
-        // Some files bring the text encoder, too.
-        let ours = |key: &str| key.starts_with("vision_model.") || key.starts_with("visual_");
-        for (name, key) in inside.filter(|(_, key)| ours(key)) {
-            keys.insert(key.to_owned(), Origin::Whole(name.to_owned()));
-        }
+    let prefix = scaled.unwrap_or(prefix);
+    let inside: Vec<&str> = names
+        .iter()
+        .filter_map(|name| name.strip_prefix(prefix))
+        .collect();
+    if scaled.is_some() {
+        let keys = SCALED.origins(&**file, prefix, &inside);
         return WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS);
     }
-    for (name, key) in inside {
-        let Some(rest) = key.strip_prefix("visual.") else {
-            continue;
-        };
-        let whole = Origin::Whole(name.to_owned());
-        let embeddings = "vision_model.embeddings";
-        match rest {
-            "conv1.weight" => {
-                keys.insert(format!("{embeddings}.patch_embedding.weight"), whole);
-            }
-            "class_embedding" => {
-                keys.insert(format!("{embeddings}.class_embedding"), whole);
-            }
-            "positional_embedding" => {
-                keys.insert(format!("{embeddings}.position_embedding.weight"), whole);
-            }
-            "proj" => {
-                let turned = Origin::Transposed(name.to_owned());
-                keys.insert("visual_projection.weight".to_owned(), turned);
-            }
-            _ => converted(&mut keys, file, name, rest),
-        }
+    if file.info(&format!("{prefix}visual.conv1.weight")).is_some() {
+        let keys = OPEN_CLIP.origins(&**file, prefix, &inside);
+        return WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS);
     }
+    // Some files bring the text encoder, too.
+    let mut keys = NameTable::OWN.origins(&**file, prefix, &inside);
+    keys.retain(|key, _| key.starts_with("vision_model.") || key.starts_with("visual_"));
     WeightStore::mapped(Arc::clone(file), keys, device).with_units(&UNITS)
 }
 
 /// Where files keep a DINOv2.
 const SCALED_PREFIXES: [&str; 2] = ["", "conditioner.main_image_encoder.model."];
 
-/// The weights of a DINOv2 in the names of transformers.
-fn scaled_keys(keys: &mut BTreeMap<String, Origin>, file: &Arc<dyn WeightFile>, prefix: &str) {
-    const NAMES: [(&str, &str); 10] = [
-        ("norm1.", "layer_norm1."),
-        ("norm2.", "layer_norm2."),
-        ("attention.attention.query.", "self_attn.q_proj."),
-        ("attention.attention.key.", "self_attn.k_proj."),
-        ("attention.attention.value.", "self_attn.v_proj."),
-        ("attention.output.dense.", "self_attn.out_proj."),
-        ("layer_scale1.lambda1", "layer_scale1"),
-        ("layer_scale2.lambda1", "layer_scale2"),
-        ("mlp.", "mlp."),
-        ("layernorm.", "post_layernorm."),
-    ];
-    for name in file.names() {
-        let Some(rest) = name.strip_prefix(prefix) else {
-            continue;
-        };
-        let shape = file.info(&name).map(|info| info.shape).unwrap_or_default();
-        let whole = Origin::Whole(name.clone());
-        let shaped = |shape: Vec<usize>| Origin::Shaped {
-            name: name.clone(),
-            shape,
-        };
-        let embeddings = "vision_model.embeddings";
-        match (rest, shape.as_slice()) {
-            ("embeddings.cls_token", &[_, _, width]) => {
-                keys.insert(format!("{embeddings}.class_embedding"), shaped(vec![width]));
-            }
-            ("embeddings.position_embeddings", &[_, count, width]) => {
-                let key = format!("{embeddings}.position_embedding.weight");
-                keys.insert(key, shaped(vec![count, width]));
-            }
-            _ => {
-                if let Some(part) = rest.strip_prefix("embeddings.patch_embeddings.projection.") {
-                    keys.insert(format!("{embeddings}.patch_embedding.{part}"), whole);
-                    continue;
-                }
-                let (at, inner) = match rest.strip_prefix("encoder.layer.") {
-                    Some(inside) => match inside.split_once('.') {
-                        Some((number, inner)) => (format!("encoder.layers.{number}."), inner),
-                        None => continue,
-                    },
-                    None => (String::new(), rest),
-                };
-                let found = NAMES.iter().find(|(from, _)| inner.starts_with(from));
-                if let Some((from, to)) = found {
-                    let key = format!("vision_model.{at}{to}{}", &inner[from.len()..]);
-                    keys.insert(key, whole);
-                }
-            }
-        }
-    }
-}
+/// The names that transformers has for a DINOv2.
+pub static SCALED: NameTable = NameTable::new(&[
+    place(
+        "encoder.layer.{i}.",
+        "vision_model.encoder.layers.{i}.",
+        &[
+            layer("norm1", "layer_norm1"),
+            layer("norm2", "layer_norm2"),
+            layer("attention.attention.query", "self_attn.q_proj"),
+            layer("attention.attention.key", "self_attn.k_proj"),
+            layer("attention.attention.value", "self_attn.v_proj"),
+            layer("attention.output.dense", "self_attn.out_proj"),
+            value("layer_scale1.lambda1", "layer_scale1"),
+            value("layer_scale2.lambda1", "layer_scale2"),
+            layer("mlp.fc1", "mlp.fc1"),
+            layer("mlp.fc2", "mlp.fc2"),
+            layer("mlp.weights_in", "mlp.weights_in"),
+            layer("mlp.weights_out", "mlp.weights_out"),
+        ],
+    ),
+    place(
+        "embeddings.",
+        "vision_model.embeddings.",
+        &[
+            squeezed("cls_token", "class_embedding"),
+            squeezed("position_embeddings", "position_embedding.weight"),
+            layer("patch_embeddings.projection", "patch_embedding"),
+        ],
+    ),
+    place("layernorm", "vision_model.post_layernorm", &[layer("", "")]),
+]);
 
-/// One of OpenCLIP's layers or norms.
-fn converted(
-    keys: &mut BTreeMap<String, Origin>,
-    file: &Arc<dyn WeightFile>,
-    name: &str,
-    rest: &str,
-) {
-    let whole = Origin::Whole(name.to_owned());
-    for (from, to) in [("ln_pre", "pre_layrnorm"), ("ln_post", "post_layernorm")] {
-        if let Some(part) = rest.strip_prefix(from) {
-            keys.insert(format!("vision_model.{to}{part}"), whole);
-            return;
-        }
-    }
-    let Some((number, part)) = rest
-        .strip_prefix("transformer.resblocks.")
-        .and_then(|rest| rest.split_once('.'))
-    else {
-        return;
-    };
-    let layer = format!("vision_model.encoder.layers.{number}");
-    if let Some(kind) = part.strip_prefix("attn.in_proj_") {
-        let rows = file.info(name).and_then(|info| info.shape.first().copied());
-        let count = rows.unwrap_or(0) / 3;
-        for (i, proj) in ["q_proj", "k_proj", "v_proj"].iter().enumerate() {
-            let part = Origin::Rows {
-                name: name.to_owned(),
-                start: i * count,
-                count,
-            };
-            keys.insert(format!("{layer}.self_attn.{proj}.{kind}"), part);
-        }
-        return;
-    }
-    let names = [
-        ("ln_1", "layer_norm1"),
-        ("ln_2", "layer_norm2"),
-        ("attn.out_proj", "self_attn.out_proj"),
-        ("mlp.c_fc", "mlp.fc1"),
-        ("mlp.c_proj", "mlp.fc2"),
-    ];
-    if let Some((from, to)) = names.iter().find(|(from, _)| part.starts_with(from)) {
-        keys.insert(format!("{layer}.{to}{}", &part[from.len()..]), whole);
-    }
-}
+/// OpenCLIP's names.
+pub static OPEN_CLIP: NameTable = NameTable::new(&[
+    place(
+        "visual.transformer.resblocks.{i}.",
+        "vision_model.encoder.layers.{i}.",
+        OPEN_CLIP_BLOCK,
+    ),
+    place(
+        "visual.",
+        "vision_model.",
+        &[
+            value("conv1.weight", "embeddings.patch_embedding.weight"),
+            value("class_embedding", "embeddings.class_embedding"),
+            value(
+                "positional_embedding",
+                "embeddings.position_embedding.weight",
+            ),
+            layer("ln_pre", "pre_layrnorm"),
+            layer("ln_post", "post_layernorm"),
+        ],
+    ),
+    place(
+        "visual.",
+        "",
+        &[transposed("proj", "visual_projection.weight")],
+    ),
+]);
 
 fn block(weights: &Walk<'_>, config: &VisionConfig) -> Result<EncoderBlock> {
     let hidden = config.hidden;

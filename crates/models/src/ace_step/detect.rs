@@ -1,15 +1,13 @@
 //! How files of this family are recognised.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::config::AceConfig;
 use super::model::AceNetwork;
 use super::v15::{Ace15Config, Ace15Network};
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
+use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
@@ -45,6 +43,12 @@ static UNITS: UnitOrder = UnitOrder {
     ],
 };
 
+/// LoRA files have the network's own names.
+pub static LORA: LoraNames = LoraNames {
+    signs: &["genre_embedder.weight", "time_embed_r.linear_1.weight"],
+    layouts: &[(LoraLayout::Own, &[Spelling::dots("")])],
+};
+
 pub struct AceStep;
 
 impl Family for AceStep {
@@ -54,18 +58,15 @@ impl Family for AceStep {
 
     fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
         if keys.has("genre_embedder.weight") && keys.any_inside("lyric_encoder.") {
-            let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-            let origins = keys.origins(own);
+            let origins = keys.own();
             let config = AceConfig::detect(&keys.store(&origins))?;
-            return Ok(Some(Checkpoint {
-                family: "ACE-Step",
-                network: Arc::new(Found::<AceNetwork>(config)),
-                keys: origins,
-                units: &UNITS,
-                vae_prefix: keys.vae_prefix(),
-                text: keys.has_text().then_some(&stacks::ACE),
-                preview: PreviewHints::of(keys.file.metadata()),
-            }));
+            return Ok(Some(keys.checkpoint::<AceNetwork>(
+                "ACE-Step",
+                config,
+                origins,
+                &UNITS,
+                Some(&stacks::ACE),
+            )));
         }
         let signs = [
             "time_embed_r.linear_1.weight",
@@ -76,15 +77,13 @@ impl Family for AceStep {
         }
         let origins = renamed(keys);
         let config = Ace15Config::detect(&keys.store(&origins))?;
-        Ok(Some(Checkpoint {
-            family: "ACE-Step 1.5",
-            network: Arc::new(Found::<Ace15Network>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::ACE15),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+        Ok(Some(keys.checkpoint::<Ace15Network>(
+            "ACE-Step 1.5",
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::ACE15),
+        )))
     }
 }
 

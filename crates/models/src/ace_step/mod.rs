@@ -9,7 +9,7 @@ mod model;
 mod v15;
 
 pub use config::AceConfig;
-pub use detect::AceStep;
+pub use detect::{AceStep, LORA};
 pub use model::AceNetwork;
 pub use v15::{
     Ace15Config, Ace15Network, CodeDecoder, CodeSampling, CodeWriter, CodesConfig, ConditionConfig,

@@ -1,13 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::model::{Anima, AnimaConfig};
 use crate::cosmos::DIFFUSERS;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
+use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// What of a file is the network; training leaves counters beside it.
@@ -27,6 +24,12 @@ static UNITS: UnitOrder = UnitOrder {
     values: &[],
 };
 
+/// The names of the transformer are those of Cosmos-Predict2.
+pub static LORA: LoraNames = LoraNames {
+    signs: &["llm_adapter.out_proj.weight"],
+    layouts: &[(LoraLayout::Table(&DIFFUSERS), Spelling::DIFFUSERS)],
+};
+
 /// Anima.
 pub struct AnimaFamily;
 
@@ -44,19 +47,17 @@ impl Family for AnimaFamily {
             let own = own.filter(|key| OWN.contains(&key.split('.').next().unwrap_or(key)));
             keys.origins(own.map(|key| (key.to_owned(), key)))
         } else if keys.has("transformer_blocks.0.ff.net.0.proj.weight") {
-            DIFFUSERS.origins(keys)
+            keys.origins_by(&DIFFUSERS)
         } else {
             return Ok(None);
         };
         let config = AnimaConfig::detect(&keys.store(&origins))?;
-        Ok(Some(Checkpoint {
-            family: "Anima",
-            network: Arc::new(Found::<Anima>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::ANIMA),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+        Ok(Some(keys.checkpoint::<Anima>(
+            "Anima",
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::ANIMA),
+        )))
     }
 }

@@ -4,9 +4,8 @@
 mod conditioner;
 mod detect;
 pub mod lite;
-pub(crate) mod lora;
 mod model;
 
 pub use conditioner::{Conditioner, ConditionerConfig};
-pub use detect::AnimaFamily;
+pub use detect::{AnimaFamily, LORA};
 pub use model::{Anima, AnimaConfig};

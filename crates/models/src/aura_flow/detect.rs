@@ -1,15 +1,12 @@
 //! How files of this family are recognised.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::config::AuraFlowConfig;
-use super::lora;
 use super::model::AuraFlowNetwork;
-use crate::denoise::Found;
+use super::names;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
@@ -41,40 +38,23 @@ impl Family for AuraFlow {
             return Ok(None);
         };
         let config = AuraFlowConfig::detect(&keys.store(&origins))?;
-        Ok(Some(Checkpoint {
-            family: "AuraFlow",
-            network: Arc::new(Found::<AuraFlowNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::AURA_FLOW),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+        Ok(Some(keys.checkpoint::<AuraFlowNetwork>(
+            "AuraFlow",
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::AURA_FLOW),
+        )))
     }
 }
 
 /// Where the network's keys are in the file; none if it is of another family.
 fn origins(keys: &FileKeys<'_>) -> Option<BTreeMap<String, Origin>> {
     if keys.has("double_layers.0.attn.w1q.weight") {
-        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-        return Some(keys.origins(own));
+        return Some(keys.own());
     }
     // The names of diffusers.
     let theirs = keys.has("joint_transformer_blocks.0.attn.add_k_proj.weight")
         && keys.has("register_tokens");
-    theirs.then(|| {
-        let joint = keys.blocks("joint_transformer_blocks.");
-        let single = keys.blocks("single_transformer_blocks.");
-        let mut origins = keys.origins_by(lora::table(joint, single).rows());
-        for (theirs, ours) in [
-            ("register_tokens", "register_tokens"),
-            ("pos_embed.pos_embed", "positional_encoding"),
-        ] {
-            if keys.has(theirs) {
-                let name = format!("{}{theirs}", keys.prefix);
-                origins.insert(ours.to_owned(), Origin::Whole(name));
-            }
-        }
-        origins
-    })
+    theirs.then(|| keys.origins_by(&names::DIFFUSERS))
 }

@@ -3,8 +3,8 @@
 mod blocks;
 mod config;
 mod detect;
-pub(crate) mod lora;
 mod model;
+pub(crate) mod names;
 
 pub use config::AuraFlowConfig;
 pub use detect::AuraFlow;

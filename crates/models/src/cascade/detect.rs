@@ -1,15 +1,12 @@
 //! How files of this family are recognised.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use super::config::{CascadeConfig, CascadeStage};
 use super::model::CascadeNetwork;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
-use crate::store::{Blocks, Origin, UnitOrder};
+use crate::lora::{LoraLayout, LoraNames, Spelling};
+use crate::name_table::{NameTable, Rule, cut, within};
+use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
 static UNITS: UnitOrder = UnitOrder {
@@ -33,6 +30,28 @@ static UNITS: UnitOrder = UnitOrder {
     values: &["gamma", "beta"],
 };
 
+const ATTENTION: &[Rule] = &[
+    cut("in_proj_", "to_q", 0, 3),
+    cut("in_proj_", "to_k", 1, 3),
+    cut("in_proj_", "to_v", 2, 3),
+];
+
+/// The names of the first release, which keeps queries, keys and values in one.
+pub static FIRST_RELEASE: NameTable = NameTable::new(&[
+    within("down_blocks.{i}.{j}.attention.attn.", ATTENTION),
+    within("up_blocks.{i}.{j}.attention.attn.", ATTENTION),
+])
+.keeping_others();
+
+/// LoRA files have the network's own names.
+pub static LORA: LoraNames = LoraNames {
+    signs: &["clip_txt_mapper.weight"],
+    layouts: &[(
+        LoraLayout::Own,
+        &[Spelling::underscores("lora_prior_unet_")],
+    )],
+};
+
 /// Stages B and C of Stable Cascade.
 pub struct Cascade;
 
@@ -46,42 +65,18 @@ impl Family for Cascade {
         if !keys.has("clf.1.weight") || !known {
             return Ok(None);
         }
-        let origins = origins(keys);
+        let origins = keys.origins_by(&FIRST_RELEASE);
         let config = CascadeConfig::detect(&keys.store(&origins))?;
         let family = match config.stage {
             CascadeStage::B { .. } => "Stable Cascade B",
             CascadeStage::C { .. } => "Stable Cascade C",
         };
-        Ok(Some(Checkpoint {
+        Ok(Some(keys.checkpoint::<CascadeNetwork>(
             family,
-            network: Arc::new(Found::<CascadeNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::CASCADE),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::CASCADE),
+        )))
     }
-}
-
-/// Where the network's keys are. Files of the first release keep queries, keys and values in one.
-fn origins(keys: &FileKeys<'_>) -> BTreeMap<String, Origin> {
-    let mut origins = BTreeMap::new();
-    for key in &keys.inside {
-        let name = format!("{}{key}", keys.prefix);
-        let Some((attention, part)) = key.split_once("in_proj_") else {
-            origins.insert((*key).to_owned(), Origin::Whole(name));
-            continue;
-        };
-        let count = keys.rows(key) / 3;
-        for (third, letter) in ["q", "k", "v"].into_iter().enumerate() {
-            let rows = Origin::Rows {
-                name: name.clone(),
-                start: third * count,
-                count,
-            };
-            origins.insert(format!("{attention}to_{letter}.{part}"), rows);
-        }
-    }
-    origins
 }

@@ -4,9 +4,8 @@
 mod blocks;
 mod config;
 mod detect;
-pub(crate) mod lora;
 mod model;
 
 pub use config::{CascadeConfig, CascadeLevel, CascadeStage, Part};
-pub use detect::Cascade;
+pub use detect::{Cascade, FIRST_RELEASE, LORA};
 pub use model::CascadeNetwork;

@@ -3,45 +3,10 @@
 use crate::denoise::PassMemory;
 use crate::error::Result;
 use crate::store::WeightStore;
-use crate::transformer::{Renames, Shapes};
+use crate::transformer::Shapes;
 
 /// Cells along a side of a token.
 pub(super) const PATCH: usize = 2;
-
-/// The names that diffusers has.
-pub const DIFFUSERS: Renames = Renames {
-    parts: &[
-        (".norm1.linear_1.", ".adaln_modulation_self_attn.1."),
-        (".norm1.linear_2.", ".adaln_modulation_self_attn.2."),
-        (".norm2.linear_1.", ".adaln_modulation_cross_attn.1."),
-        (".norm2.linear_2.", ".adaln_modulation_cross_attn.2."),
-        (".norm3.linear_1.", ".adaln_modulation_mlp.1."),
-        (".norm3.linear_2.", ".adaln_modulation_mlp.2."),
-        (".attn1.to_q.", ".self_attn.q_proj."),
-        (".attn1.to_k.", ".self_attn.k_proj."),
-        (".attn1.to_v.", ".self_attn.v_proj."),
-        (".attn1.to_out.0.", ".self_attn.output_proj."),
-        (".attn1.norm_q.", ".self_attn.q_norm."),
-        (".attn1.norm_k.", ".self_attn.k_norm."),
-        (".attn2.to_q.", ".cross_attn.q_proj."),
-        (".attn2.to_k.", ".cross_attn.k_proj."),
-        (".attn2.to_v.", ".cross_attn.v_proj."),
-        (".attn2.to_out.0.", ".cross_attn.output_proj."),
-        (".attn2.norm_q.", ".cross_attn.q_norm."),
-        (".attn2.norm_k.", ".cross_attn.k_norm."),
-        (".ff.net.0.proj.", ".mlp.layer1."),
-        (".ff.net.2.", ".mlp.layer2."),
-    ],
-    starts: &[
-        ("patch_embed.proj.", "x_embedder.proj.1."),
-        ("time_embed.t_embedder.", "t_embedder.1."),
-        ("time_embed.norm.", "t_embedding_norm."),
-        ("transformer_blocks.", "blocks."),
-        ("norm_out.linear_1.", "final_layer.adaln_modulation.1."),
-        ("norm_out.linear_2.", "final_layer.adaln_modulation.2."),
-        ("proj_out.", "final_layer.linear."),
-    ],
-};
 
 /// A network of this kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,42 +27,6 @@ pub struct CosmosConfig {
     /// Frames, rows and columns that have a place of their own, in the first generation.
     pub places: Option<[usize; 3]>,
 }
-
-/// The names that the first generation has.
-pub const FIRST: Renames = Renames {
-    parts: &[
-        (".blocks.0.block.attn.to_q.0.", ".self_attn.q_proj."),
-        (".blocks.0.block.attn.to_k.0.", ".self_attn.k_proj."),
-        (".blocks.0.block.attn.to_v.0.", ".self_attn.v_proj."),
-        (".blocks.0.block.attn.to_out.0.", ".self_attn.output_proj."),
-        (".blocks.0.block.attn.to_q.1.", ".self_attn.q_norm."),
-        (".blocks.0.block.attn.to_k.1.", ".self_attn.k_norm."),
-        (".blocks.1.block.attn.to_q.0.", ".cross_attn.q_proj."),
-        (".blocks.1.block.attn.to_k.0.", ".cross_attn.k_proj."),
-        (".blocks.1.block.attn.to_v.0.", ".cross_attn.v_proj."),
-        (".blocks.1.block.attn.to_out.0.", ".cross_attn.output_proj."),
-        (".blocks.1.block.attn.to_q.1.", ".cross_attn.q_norm."),
-        (".blocks.1.block.attn.to_k.1.", ".cross_attn.k_norm."),
-        (".blocks.2.block.layer", ".mlp.layer"),
-        (
-            ".blocks.0.adaLN_modulation.",
-            ".adaln_modulation_self_attn.",
-        ),
-        (
-            ".blocks.1.adaLN_modulation.",
-            ".adaln_modulation_cross_attn.",
-        ),
-        (".blocks.2.adaLN_modulation.", ".adaln_modulation_mlp."),
-    ],
-    starts: &[
-        ("blocks.block", "blocks."),
-        ("affline_norm.", "t_embedding_norm."),
-        (
-            "final_layer.adaLN_modulation.",
-            "final_layer.adaln_modulation.",
-        ),
-    ],
-};
 
 impl CosmosConfig {
     pub fn detect(store: &WeightStore) -> Result<Self> {
@@ -151,40 +80,5 @@ impl CosmosConfig {
         /// Values of a token that a pass holds at its fullest, in widths of the network.
         const HELD: usize = 14;
         PassMemory::of_cells(PATCH * PATCH, self.dim, HELD)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_the_first_generation() {
-        for (theirs, ours) in [
-            (
-                "blocks.block12.blocks.0.block.attn.to_q.0.weight",
-                "blocks.12.self_attn.q_proj.weight",
-            ),
-            (
-                "blocks.block3.blocks.1.block.attn.to_k.1.weight",
-                "blocks.3.cross_attn.k_norm.weight",
-            ),
-            (
-                "blocks.block3.blocks.2.block.layer1.weight",
-                "blocks.3.mlp.layer1.weight",
-            ),
-            (
-                "blocks.block3.blocks.2.adaLN_modulation.2.weight",
-                "blocks.3.adaln_modulation_mlp.2.weight",
-            ),
-            ("affline_norm.weight", "t_embedding_norm.weight"),
-            (
-                "final_layer.adaLN_modulation.1.weight",
-                "final_layer.adaln_modulation.1.weight",
-            ),
-        ] {
-            assert_eq!(FIRST.key(theirs), ours);
-            assert_eq!(FIRST.name(ours), theirs);
-        }
     }
 }

@@ -1,13 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
-use super::config::{CosmosConfig, DIFFUSERS, FIRST};
+use super::config::CosmosConfig;
 use super::film::CosmosNetwork;
-use crate::denoise::Found;
+use super::names::{DIFFUSERS, FIRST};
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
 
 /// What of a file is the network; training leaves counters beside it.
@@ -37,32 +34,29 @@ impl Family for Cosmos {
 
     fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
         let mut origins = if keys.has("blocks.block0.blocks.0.block.attn.to_q.0.weight") {
-            FIRST.origins(keys)
+            keys.origins_by(&FIRST)
         } else if keys.has("blocks.0.adaln_modulation_self_attn.1.weight") {
-            let own = keys.inside.iter().copied();
-            keys.origins(own.map(|key| (key.to_owned(), key)))
+            keys.own()
         } else if keys.has("transformer_blocks.0.norm1.linear_1.weight")
             && keys.has("patch_embed.proj.weight")
             && keys.has("time_embed.t_embedder.linear_1.weight")
         {
-            DIFFUSERS.origins(keys)
+            keys.origins_by(&DIFFUSERS)
         } else {
             return Ok(None);
         };
         origins.retain(|key, _| OWN.contains(&key.split('.').next().unwrap_or(key)));
         let config = CosmosConfig::detect(&keys.store(&origins))?;
-        Ok(Some(Checkpoint {
-            family: if config.places.is_some() {
+        Ok(Some(keys.checkpoint::<CosmosNetwork>(
+            if config.places.is_some() {
                 "Cosmos"
             } else {
                 "Cosmos-Predict2"
             },
-            network: Arc::new(Found::<CosmosNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::COSMOS),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::COSMOS),
+        )))
     }
 }

@@ -4,10 +4,11 @@
 mod config;
 mod detect;
 mod film;
-pub(crate) mod lora;
 mod model;
+pub(crate) mod names;
 
-pub use config::{CosmosConfig, DIFFUSERS, FIRST};
+pub use config::CosmosConfig;
 pub use detect::Cosmos;
 pub use film::CosmosNetwork;
 pub use model::{BlockLayer, CosmosDit, InputChange};
+pub use names::{DIFFUSERS, FIRST};

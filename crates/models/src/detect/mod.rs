@@ -4,7 +4,6 @@
 //! A family is a row of [`FAMILIES`]; nothing else here knows one.
 
 mod claims;
-mod diffusers;
 mod others;
 mod signatures;
 pub mod stacks;
@@ -15,8 +14,9 @@ use std::sync::Arc;
 
 use fresco_tensor::{Device, WeightFile};
 
-use crate::denoise::{BaseModel, FoundNetwork};
+use crate::denoise::{BaseModel, DiffusionNetwork, Found, FoundNetwork};
 use crate::error::{ModelError, Result};
+use crate::name_table::{NameTable, starting};
 use crate::preview::PreviewHints;
 use crate::store::{Origin, UnitOrder, WeightStore};
 use crate::text::TextStack;
@@ -27,6 +27,8 @@ use signatures::examples;
 pub use signatures::{lora_is_for, what_it_is, where_it_belongs};
 pub use stacks::TEXT_STACKS;
 pub(crate) use table::LORA_REWRITES;
+#[cfg(test)]
+pub(crate) use table::NAME_TABLES;
 pub use table::{
     CONTROL_NETS, FAMILIES, LATENT_UPSCALERS, LORA_NAMES, MODEL_PATCHES, SOUND_MODELS, STYLE_NETS,
     TEXT_KINDS, TEXT_LORA_NAMES,
@@ -82,7 +84,7 @@ impl<'a> FileKeys<'a> {
 
     /// Whether keys of the network begin like this.
     pub fn any_inside(&self, start: &str) -> bool {
-        self.inside.iter().any(|n| n.starts_with(start))
+        !starting(&self.inside, start).is_empty()
     }
 
     /// Whether the file has a tensor of this name.
@@ -108,6 +110,16 @@ impl<'a> FileKeys<'a> {
         self.names.iter().any(|n| n.starts_with(start))
     }
 
+    /// The network's keys with where they are in a file that has our names.
+    pub fn own(&self) -> BTreeMap<String, Origin> {
+        self.origins_by(&NameTable::OWN)
+    }
+
+    /// The same for a file with other people's names.
+    pub fn origins_by(&self, table: &NameTable) -> BTreeMap<String, Origin> {
+        table.origins(&**self.file, self.prefix, &self.inside)
+    }
+
     /// Keys of the network with where they are in the file, from pairs of key and name.
     pub fn origins<'b>(
         &self,
@@ -117,6 +129,26 @@ impl<'a> FileKeys<'a> {
         pairs
             .map(|(key, name)| (key, Origin::Whole(format!("{}{name}", self.prefix))))
             .collect()
+    }
+
+    /// What the file is, once its network is known. `text` are the encoders that checkpoints with it bring.
+    pub fn checkpoint<N: DiffusionNetwork>(
+        &self,
+        family: &'static str,
+        config: N::Config,
+        keys: BTreeMap<String, Origin>,
+        units: &'static UnitOrder,
+        text: Option<&'static TextStack>,
+    ) -> Checkpoint {
+        Checkpoint {
+            family,
+            network: Arc::new(Found::<N>(config)),
+            keys,
+            units,
+            vae_prefix: self.vae_prefix(),
+            text: text.filter(|_| self.has_text()),
+            preview: PreviewHints::of(self.file.metadata()),
+        }
     }
 
     /// The weights behind such keys, to read shapes from.

@@ -18,13 +18,15 @@ use crate::krea2;
 use crate::latent_upscale::FindLatentUpscaler;
 use crate::lora::convert::Rewrite;
 use crate::lora::families;
-use crate::lora::{AddNames, AddTextNames};
+use crate::lora::{AddTextNames, LoraNames};
 use crate::ltx2;
 use crate::ltxv;
 use crate::lumina;
 use crate::minimax;
 use crate::mochi;
 use crate::model_patch::FindPatch;
+#[cfg(test)]
+use crate::name_table::NameTable;
 use crate::omnigen2;
 use crate::pixart;
 use crate::qwen_image;
@@ -100,28 +102,30 @@ pub static TEXT_KINDS: &[FindText] = &[
 ];
 
 /// The names that LoRA files have for the layers of diffusion networks, by family. The first row that knows a network's
-/// keys decides; what it does not name is found by the model's own keys.
-pub static LORA_NAMES: &[AddNames] = &[
-    sd::lora::names,
-    sd3::lora::names,
-    cascade::lora::names,
-    aura_flow::lora::names,
-    hunyuan_dit::lora::names,
-    families::hunyuan_video::names,
-    flux::lora::names,
-    pixart::lora::names,
-    lumina::lora::names,
-    krea2::lora::names,
-    anima::lora::names,
-    flux3::lora::names,
-    hidream::lora::names,
-    qwen_image::lora::names,
-    qwen_image21::lora::names,
-    kandinsky::lora::names,
-    omnigen2::lora::names,
-    wan::lora::names,
-    cosmos::lora::names,
-    families::bare::names,
+/// keys counts; what it does not name is found by the model's own keys.
+pub static LORA_NAMES: &[&LoraNames] = &[
+    &sd::names::LORA,
+    &sd3::names::LORA,
+    &cascade::LORA,
+    &aura_flow::names::LORA,
+    &hunyuan_dit::LORA,
+    &hunyuan::names::LORA,
+    &flux::names::LORA,
+    &pixart::names::LORA,
+    &lumina::names::LORA,
+    &krea2::names::LORA,
+    &anima::LORA,
+    &flux3::names::LORA,
+    &hidream::LORA,
+    &qwen_image::LORA,
+    &qwen_image21::LORA,
+    &kandinsky::LORA,
+    &omnigen2::LORA,
+    &wan::names::LORA,
+    &cosmos::names::LORA_FIRST,
+    &cosmos::names::LORA,
+    &mochi::LORA,
+    &ace_step::LORA,
 ];
 
 /// The same for text encoders. Each adds what it finds.
@@ -132,11 +136,44 @@ pub static TEXT_LORA_NAMES: &[AddTextNames] = &[
 ];
 
 /// LoRA files whose names have to be rewritten before they are looked up.
-pub(crate) static LORA_REWRITES: &[Rewrite] =
-    &[flux::lora::control, families::wan::fun, flux::lora::subject];
+pub(crate) static LORA_REWRITES: &[Rewrite] = &[flux::lora::control];
 
 /// Autoencoders of sound.
 pub static SOUND_MODELS: &[FindSound] = &[ltx2::sound::find, minimax::sound::find];
 
 /// Networks that turn pictures into tokens of a prompt.
 pub static STYLE_NETS: &[StyleKind] = &[flux::redux::KIND, sd::style::KIND];
+
+/// All tables of other people's names that are the same for every network, with what they are called in a test.
+#[cfg(test)]
+pub(crate) static NAME_TABLES: &[(&str, &NameTable)] = &[
+    ("sd class", &sd::names::CLASS),
+    ("sd3", &sd3::names::DIFFUSERS),
+    ("sd3 control", &sd3::names::CONTROL),
+    ("cascade", &cascade::FIRST_RELEASE),
+    ("aura_flow", &aura_flow::names::DIFFUSERS),
+    ("hunyuan", &hunyuan::names::AUTHORS),
+    ("flux", &flux::names::DIFFUSERS),
+    ("flux 2", &flux::names::DIFFUSERS_2),
+    ("flux joint", &flux::names::JOINT),
+    ("flux subject", &flux::names::SUBJECT),
+    ("pixart", &pixart::names::DIFFUSERS),
+    ("lumina z", &lumina::names::DIFFUSERS_Z),
+    ("lumina control", &lumina::names::CONTROL),
+    ("lumina", &lumina::names::DIFFUSERS_LUMINA),
+    ("krea2", &krea2::names::DIFFUSERS),
+    ("flux3", &flux3::names::DIFFUSERS),
+    ("wan", &wan::names::DIFFUSERS),
+    ("cosmos", &cosmos::names::DIFFUSERS),
+    ("cosmos first", &cosmos::names::FIRST),
+    ("ltx2", &ltx2::names::DIFFUSERS),
+    ("minimax", &minimax::names::DIFFUSERS),
+    ("t5", &t5::GGUF),
+    ("decoder", &decoder::GGUF),
+    ("decoder after", &decoder::GGUF_AFTER),
+    ("decoder sandwiched", &decoder::GGUF_SANDWICHED),
+    ("clip", &clip::OPEN_CLIP),
+    ("clip projection", &clip::OWN_PROJECTION),
+    ("vision", &crate::vision::OPEN_CLIP),
+    ("vision scaled", &crate::vision::SCALED),
+];

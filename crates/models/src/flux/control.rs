@@ -10,7 +10,7 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 use super::conditions::FluxConds;
 use super::config::FluxConfig;
 use super::detect::UNITS;
-use super::diffusers;
+use super::names;
 use super::positions::Picture;
 use super::trunk::Trunk;
 use crate::control::{ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
@@ -344,7 +344,7 @@ pub(crate) fn find(
         && has("transformer_blocks.0.attn.norm_added_k.weight")
         && !has("transformer_blocks.0.img_mlp.net.0.proj.weight")
     {
-        let mut origins = diffusers::origins(&keys);
+        let mut origins = names::origins(&keys);
         for name in names {
             let key = match name.strip_prefix("controlnet_x_embedder.") {
                 Some(rest) => format!("pos_embed_input.{rest}"),

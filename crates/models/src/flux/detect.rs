@@ -1,14 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::{FluxConfig, FluxKind};
-use super::diffusers;
 use super::model::FluxNetwork;
-use crate::denoise::Found;
+use super::names;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
 use crate::text::TextStack;
 
@@ -60,25 +56,22 @@ impl Family for Flux {
             // A text refiner belongs to another family with the same blocks.
             && !keys.any_inside("txt_in.individual_token_refiner.");
         let origins = if native {
-            let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-            keys.origins(own)
-        } else if diffusers::is(keys) {
-            diffusers::origins(keys)
+            keys.own()
+        } else if names::is_diffusers(keys) {
+            names::origins(keys)
         } else {
             return Ok(None);
         };
         let store = keys.store(&origins);
         let config = FluxConfig::detect(&store)?;
         let family = name(&config);
-        Ok(Some(Checkpoint {
+        Ok(Some(keys.checkpoint::<FluxNetwork>(
             family,
-            network: Arc::new(Found::<FluxNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then(|| text(family)).flatten(),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+            config,
+            origins,
+            &UNITS,
+            text(family),
+        )))
     }
 }
 

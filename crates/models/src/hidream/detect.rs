@@ -1,13 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::HiDreamConfig;
 use super::model::HiDreamNetwork;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
+use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
@@ -28,6 +25,18 @@ static UNITS: UnitOrder = UnitOrder {
     values: &[],
 };
 
+/// LoRA files have the network's own names.
+pub static LORA: LoraNames = LoraNames {
+    signs: &["caption_projection.0.linear.weight"],
+    layouts: &[(
+        LoraLayout::Own,
+        &[
+            Spelling::underscores("lycoris_"),
+            Spelling::dots("transformer."),
+        ],
+    )],
+};
+
 /// HiDream I1 and E1.
 pub struct HiDream;
 
@@ -41,8 +50,7 @@ impl Family for HiDream {
         if !keys.has(mark) || !keys.any_inside("double_stream_blocks.") {
             return Ok(None);
         }
-        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-        let origins = keys.origins(own);
+        let origins = keys.own();
         let config = HiDreamConfig::detect(&keys.store(&origins))?;
         let head: usize = config.axes.iter().sum();
         if config.heads * head != config.dim {
@@ -52,14 +60,12 @@ impl Family for HiDream {
                 config.dim
             )));
         }
-        Ok(Some(Checkpoint {
-            family: "HiDream",
-            network: Arc::new(Found::<HiDreamNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::HIDREAM),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+        Ok(Some(keys.checkpoint::<HiDreamNetwork>(
+            "HiDream",
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::HIDREAM),
+        )))
     }
 }

@@ -4,9 +4,8 @@ mod blocks;
 mod config;
 mod detect;
 mod experts;
-pub(crate) mod lora;
 mod model;
 
 pub use config::HiDreamConfig;
-pub use detect::HiDream;
+pub use detect::{HiDream, LORA};
 pub use model::HiDreamNetwork;

@@ -5,6 +5,7 @@ mod blocks;
 mod config;
 mod detect;
 mod model;
+pub(crate) mod names;
 mod refiner;
 pub(crate) mod upsampler;
 mod video;

@@ -46,8 +46,7 @@ impl Family for Hunyuan3d {
         if !second && !later {
             return Ok(None);
         }
-        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-        let origins = keys.origins(own);
+        let origins = keys.own();
         let store = keys.store(&origins);
         let (family, network): (_, Arc<dyn FoundNetwork>) = if second {
             let config = Hunyuan3dConfig::detect(&store)?;

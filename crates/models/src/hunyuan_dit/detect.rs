@@ -1,13 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::HunyuanDitConfig;
 use super::model::HunyuanDitNetwork;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
+use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
@@ -27,6 +24,12 @@ static UNITS: UnitOrder = UnitOrder {
     values: &["text_embedding_padding", "positional_embedding"],
 };
 
+/// LoRA files have the network's own names.
+pub static LORA: LoraNames = LoraNames {
+    signs: &["mlp_t5.0.weight"],
+    layouts: &[(LoraLayout::Own, &[Spelling::dots("base_model.model.")])],
+};
+
 pub struct HunyuanDit;
 
 impl Family for HunyuanDit {
@@ -42,21 +45,18 @@ impl Family for HunyuanDit {
         if keys.any_inside("after_proj_list.") {
             return Ok(None);
         }
-        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-        let origins = keys.origins(own);
+        let origins = keys.own();
         let config = HunyuanDitConfig::detect(&keys.store(&origins))?;
-        Ok(Some(Checkpoint {
-            family: if config.size {
+        Ok(Some(keys.checkpoint::<HunyuanDitNetwork>(
+            if config.size {
                 "HunyuanDiT 1.1"
             } else {
                 "HunyuanDiT 1.2"
             },
-            network: Arc::new(Found::<HunyuanDitNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::HUNYUAN_DIT),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::HUNYUAN_DIT),
+        )))
     }
 }

@@ -4,10 +4,9 @@
 mod blocks;
 mod config;
 mod detect;
-pub(crate) mod lora;
 mod model;
 mod text;
 
 pub use config::HunyuanDitConfig;
-pub use detect::HunyuanDit;
+pub use detect::{HunyuanDit, LORA};
 pub use model::HunyuanDitNetwork;

@@ -1,13 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::KandinskyConfig;
 use super::model::KandinskyNetwork;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
+use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
@@ -28,6 +25,15 @@ static UNITS: UnitOrder = UnitOrder {
     values: &[],
 };
 
+/// LoRA files have the network's own names.
+pub static LORA: LoraNames = LoraNames {
+    signs: &["visual_transformer_blocks.0.cross_attention.key_norm.weight"],
+    layouts: &[(
+        LoraLayout::Own,
+        &[Spelling::dots(""), Spelling::dots("transformer.")],
+    )],
+};
+
 /// Kandinsky 5.
 pub struct Kandinsky;
 
@@ -40,8 +46,7 @@ impl Family for Kandinsky {
         if !keys.has("visual_transformer_blocks.0.cross_attention.key_norm.weight") {
             return Ok(None);
         }
-        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-        let origins = keys.origins(own);
+        let origins = keys.own();
         let store = keys.store(&origins);
         let config = KandinskyConfig::detect(&store)?;
         let (family, text) = if config.moves() {
@@ -49,14 +54,12 @@ impl Family for Kandinsky {
         } else {
             ("Kandinsky 5", &stacks::KANDINSKY5_IMAGE)
         };
-        Ok(Some(Checkpoint {
+        Ok(Some(keys.checkpoint::<KandinskyNetwork>(
             family,
-            network: Arc::new(Found::<KandinskyNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(text),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+            config,
+            origins,
+            &UNITS,
+            Some(text),
+        )))
     }
 }

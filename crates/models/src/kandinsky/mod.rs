@@ -2,9 +2,8 @@
 
 mod config;
 mod detect;
-pub(crate) mod lora;
 mod model;
 
 pub use config::KandinskyConfig;
-pub use detect::Kandinsky;
+pub use detect::{Kandinsky, LORA};
 pub use model::KandinskyNetwork;

@@ -4,8 +4,8 @@
 mod blocks;
 mod config;
 mod detect;
-pub(crate) mod lora;
 mod model;
+pub(crate) mod names;
 
 pub use config::{AttentionConfig, KreaConfig};
 pub use detect::Krea;

@@ -251,7 +251,7 @@ impl Reader<'_> {
 
     fn lora(&mut self) -> Result<Option<Kind>, LoraProblem> {
         /// Spellings of the two matrices, the first that is there counts.
-        const PAIRS: [(&str, &str); 7] = [
+        const PAIRS: [(&str, &str); 8] = [
             (".lora_up.weight", ".lora_down.weight"),
             ("_lora.up.weight", "_lora.down.weight"),
             (".lora_B.weight", ".lora_A.weight"),
@@ -262,6 +262,7 @@ impl Reader<'_> {
                 ".lora_linear_layer.down.weight",
             ),
             (".lora_B.default.weight", ".lora_A.default.weight"),
+            (".up.weight", ".down.weight"),
         ];
         let Some((index, (up, down))) = PAIRS.into_iter().enumerate().find(|(_, p)| self.has(p.0))
         else {

@@ -8,14 +8,14 @@ pub(crate) mod convert;
 mod extract;
 pub(crate) mod families;
 pub(crate) mod file;
-mod layer_table;
 mod merge;
 mod names;
+mod network_keys;
 
 pub use adapter::{Adapter, Factor, Kind};
 pub use extract::extract;
 pub use file::{Loaded, LoraFile, LoraProblem, load};
-pub use layer_table::{LayerTable, NetworkKeys, Part, Row};
-pub use names::{AddNames, AddTextNames, NameMap, Spelling, TextKeys};
+pub use names::{AddTextNames, LoraLayout, LoraNames, NameMap, Spelling, TextKeys};
+pub use network_keys::NetworkKeys;
 
 pub(crate) use merge::{How, padded, reordered};

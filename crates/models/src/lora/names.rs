@@ -4,17 +4,32 @@
 //! underscores; the maps hold every spelling. Names that lead to a key the model lacks are kept: their patches are
 //! dropped, and reported, when they are added to the model.
 //!
-//! Two spellings of a model's own keys are the same for all families. What a family has beyond them is a function in its
-//! folder and a row in [`LORA_NAMES`] or [`TEXT_LORA_NAMES`].
+//! Two spellings of a model's own keys are the same for all families. What a family has beyond them is a [`LoraNames`] in
+//! its folder, which is a row of [`LORA_NAMES`]; text networks have a function that is a row of [`TEXT_LORA_NAMES`].
 
 use indexmap::IndexMap;
 
-use super::layer_table::{LayerTable, NetworkKeys};
+use super::network_keys::NetworkKeys;
 use crate::detect::{LORA_NAMES, TEXT_LORA_NAMES};
+use crate::name_table::NameTable;
 use crate::patch::Target;
 
-/// Adds the names of one family's layers; false if the keys are of another family.
-pub type AddNames = fn(&NetworkKeys<'_>, &mut NameMap) -> bool;
+/// What LoRA files call the layers of a family's networks.
+pub struct LoraNames {
+    /// Keys that tell the family: each of its networks has one of them.
+    pub signs: &'static [&'static str],
+    /// The layouts whose names files have, and how they write them. Of several names of one layer the last counts.
+    pub layouts: &'static [(LoraLayout, &'static [Spelling<'static>])],
+}
+
+/// Where the names of layers come from.
+pub enum LoraLayout {
+    /// The network's own keys.
+    Own,
+    Table(&'static NameTable),
+    /// A table for the network that has these keys.
+    Made(fn(&NetworkKeys<'_>) -> NameTable),
+}
 
 /// Adds the names of one kind of text encoder, as far as it is there.
 pub type AddTextNames = fn(&TextKeys<'_>, &mut NameMap);
@@ -25,36 +40,56 @@ pub struct NameMap {
     by_name: IndexMap<String, Target>,
 }
 
-/// How the name of a layer is written in files: what stands before it, and whether dots become underscores.
+/// How the name of a layer is written in files, after what stands before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Spelling<'a> {
     prefix: &'a str,
-    underscores: bool,
+    style: Style,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Style {
+    Dots,
+    /// Dots become underscores.
+    Underscores,
+    /// Projections of attention are parts of a processor, as in old releases of diffusers.
+    Processors,
 }
 
 impl<'a> Spelling<'a> {
-    pub const fn of(prefix: &'a str, underscores: bool) -> Self {
-        Self {
-            prefix,
-            underscores,
-        }
-    }
-
     pub const fn dots(prefix: &'a str) -> Self {
-        Self::of(prefix, false)
+        let style = Style::Dots;
+        Self { prefix, style }
     }
 
     pub const fn underscores(prefix: &'a str) -> Self {
-        Self::of(prefix, true)
+        let style = Style::Underscores;
+        Self { prefix, style }
+    }
+
+    pub const fn processors(prefix: &'a str) -> Self {
+        let style = Style::Processors;
+        Self { prefix, style }
     }
 
     fn write(&self, name: &str) -> String {
-        if self.underscores {
-            format!("{}{}", self.prefix, name.replace('.', "_"))
-        } else {
-            format!("{}{name}", self.prefix)
-        }
+        let name = match self.style {
+            Style::Dots => name.to_owned(),
+            Style::Underscores => name.replace('.', "_"),
+            Style::Processors => {
+                let name = name.replace(".to_", ".processor.to_");
+                let out = name.strip_suffix(".to_out.0");
+                out.map_or(name.clone(), |layer| format!("{layer}.to_out"))
+            }
+        };
+        format!("{}{name}", self.prefix)
     }
+}
+
+impl Spelling<'static> {
+    /// How most files write the names of diffusers.
+    pub const DIFFUSERS: &'static [Self] =
+        &[Self::dots("transformer."), Self::underscores("lycoris_")];
 }
 
 /// The keys of text encoders, each with its encoder's name before it (`clip_l.transformer...`).
@@ -113,26 +148,6 @@ impl NameMap {
         }
     }
 
-    /// A name as it is, unless something is called so already.
-    pub fn add_if_new(&mut self, name: String, target: &Target) {
-        self.by_name.entry(name).or_insert_with(|| target.clone());
-    }
-
-    /// The names of a table in each of these spellings.
-    pub fn add_table(&mut self, table: &LayerTable, spellings: &[Spelling<'_>]) {
-        for (name, target) in table.rows() {
-            self.add_spellings(name, target, spellings);
-        }
-    }
-
-    /// The model's own names in each of these spellings.
-    pub fn add_own(&mut self, keys: &NetworkKeys<'_>, spellings: &[Spelling<'_>]) {
-        for path in keys.layers() {
-            let target = Target::whole(format!("diffusion_model.{path}.weight"));
-            self.add_spellings(path, &target, spellings);
-        }
-    }
-
     /// A layer of a text encoder: its path, and its name in these spellings.
     pub fn add_text(&mut self, path: &str, name: &str, spellings: &[Spelling<'_>]) {
         let target = Target::whole(format!("{path}.weight"));
@@ -159,8 +174,18 @@ impl NameMap {
             }
         }
         let keys = NetworkKeys(keys);
-        // The first row that knows the keys has added its names.
-        let _ = LORA_NAMES.iter().any(|add| add(&keys, &mut map));
+        let known = |row: &&&LoraNames| row.signs.iter().any(|sign| keys.has(sign));
+        let row = LORA_NAMES.iter().find(known);
+        for (layout, spellings) in row.into_iter().flat_map(|row| row.layouts) {
+            let targets = match layout {
+                LoraLayout::Own => NameTable::OWN.targets(&keys),
+                LoraLayout::Table(table) => table.targets(&keys),
+                LoraLayout::Made(make) => make(&keys).targets(&keys),
+            };
+            for (name, target) in &targets {
+                map.add_spellings(name, target, spellings);
+            }
+        }
         map
     }
 

@@ -6,6 +6,7 @@ mod connector;
 mod detect;
 mod layers;
 mod model;
+pub(crate) mod names;
 mod positions;
 pub mod sound;
 pub mod text;
@@ -14,7 +15,8 @@ mod voice;
 
 pub use config::{ConnectorConfig, Ltx2Config, StreamConfig};
 pub use connector::Connector;
-pub use detect::{DIFFUSERS, Ltx2};
+pub use detect::Ltx2;
 pub use model::{Ltx2Network, Ltx2Tokens};
+pub use names::DIFFUSERS;
 pub use positions::NO_TOKEN;
 pub use voice::{VOICE, VoiceGuidance};

@@ -1,13 +1,9 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::LtxvConfig;
 use super::model::LtxvNetwork;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
@@ -38,20 +34,17 @@ impl Family for Ltxv {
         if !keys.has(sign) || keys.has("pos_embed.proj.bias") {
             return Ok(None);
         }
-        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-        let origins = keys.origins(own);
+        let origins = keys.own();
         let metadata = keys.file.metadata();
         let text = metadata.iter().find(|(name, _)| name == "config");
         let config = LtxvConfig::detect(&keys.store(&origins))?;
         let config = config.with_text(text.map(|(_, text)| text.as_str()));
-        Ok(Some(Checkpoint {
-            family: "LTX-Video",
-            network: Arc::new(Found::<LtxvNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::LTXV),
-            preview: PreviewHints::of(metadata),
-        }))
+        Ok(Some(keys.checkpoint::<LtxvNetwork>(
+            "LTX-Video",
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::LTXV),
+        )))
     }
 }

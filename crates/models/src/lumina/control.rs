@@ -10,8 +10,9 @@ use fresco_tensor::{
 
 use super::blocks;
 use super::config::{BlockConfig, PATCH};
-use super::names;
+use super::names::{CONTROL, is_own};
 use crate::denoise::hooks::Hooks;
+use crate::detect::FileKeys;
 use crate::error::{ModelError, Result};
 use crate::model_patch::{PatchNetwork, PatchStore};
 use crate::network::Lazy;
@@ -39,7 +40,8 @@ pub fn find(
     if !names.iter().any(|name| name == MARK) {
         return Ok(None);
     }
-    let origins = names::control_origins(names);
+    let mut origins = FileKeys::whole(file, names).origins_by(&CONTROL);
+    origins.retain(|key, _| is_own(key) || key.starts_with("control_"));
     let store = WeightStore::mapped(Arc::clone(file), origins, device.clone());
     let config = ControlConfig::detect(&store)?;
     PatchStore::new(KIND, WHAT, store, config, FunControlNet::new).map(Some)

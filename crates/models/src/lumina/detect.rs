@@ -1,14 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::LuminaConfig;
 use super::model::NextDit;
 use super::names;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
 use crate::text::TextStack;
 
@@ -59,14 +55,12 @@ impl Family for Lumina {
             "NewBie" => &stacks::NEWBIE,
             _ => &stacks::LUMINA2,
         };
-        Ok(Some(Checkpoint {
+        Ok(Some(keys.checkpoint::<NextDit>(
             family,
-            network: Arc::new(Found::<NextDit>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(text),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+            config,
+            origins,
+            &UNITS,
+            Some(text),
+        )))
     }
 }

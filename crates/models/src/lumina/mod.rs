@@ -7,9 +7,8 @@ mod blocks;
 mod config;
 pub mod control;
 mod detect;
-pub(crate) mod lora;
 mod model;
-mod names;
+pub(crate) mod names;
 
 pub use config::{LuminaConfig, Modulation};
 pub use detect::Lumina;

@@ -5,6 +5,7 @@ mod conditions;
 mod config;
 mod detect;
 mod model;
+pub(crate) mod names;
 pub mod sound;
 
 pub use conditions::{KINDS, Kind, LATENTS, TAGS, latent_frames};

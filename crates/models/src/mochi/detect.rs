@@ -1,13 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::{MochiConfig, flattened};
 use super::model::MochiNetwork;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
+use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
@@ -25,6 +22,12 @@ static UNITS: UnitOrder = UnitOrder {
     values: &["pos_frequencies"],
 };
 
+/// LoRA files have the network's own names.
+pub static LORA: LoraNames = LoraNames {
+    signs: &["t5_yproj.weight"],
+    layouts: &[(LoraLayout::Own, &[Spelling::dots("")])],
+};
+
 /// Mochi 1.
 pub struct Mochi;
 
@@ -37,8 +40,7 @@ impl Family for Mochi {
         if !keys.has("t5_yproj.weight") || !keys.has("pos_frequencies") {
             return Ok(None);
         }
-        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-        let mut origins = keys.origins(own);
+        let mut origins = keys.own();
         for (key, origin) in &mut origins {
             let Origin::Whole(name) = origin else {
                 continue;
@@ -50,14 +52,12 @@ impl Family for Mochi {
             }
         }
         let config = MochiConfig::detect(&keys.store(&origins))?;
-        Ok(Some(Checkpoint {
-            family: "Mochi",
-            network: Arc::new(Found::<MochiNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::MOCHI),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+        Ok(Some(keys.checkpoint::<MochiNetwork>(
+            "Mochi",
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::MOCHI),
+        )))
     }
 }

@@ -5,5 +5,5 @@ mod detect;
 mod model;
 
 pub use config::{MochiConfig, flattened};
-pub use detect::Mochi;
+pub use detect::{LORA, Mochi};
 pub use model::MochiNetwork;

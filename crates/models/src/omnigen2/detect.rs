@@ -1,13 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::OmniGenConfig;
 use super::model::OmniGenNetwork;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
+use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
@@ -32,6 +29,12 @@ static UNITS: UnitOrder = UnitOrder {
     values: &["image_index_embedding"],
 };
 
+/// LoRA files have the network's own names.
+pub static LORA: LoraNames = LoraNames {
+    signs: &["time_caption_embed.timestep_embedder.linear_1.bias"],
+    layouts: &[(LoraLayout::Own, &[Spelling::dots("")])],
+};
+
 /// OmniGen 2.
 pub struct OmniGen2;
 
@@ -45,17 +48,14 @@ impl Family for OmniGen2 {
         if !keys.has(embed) || !keys.has("ref_image_patch_embedder.weight") {
             return Ok(None);
         }
-        let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-        let origins = keys.origins(own);
+        let origins = keys.own();
         let config = OmniGenConfig::detect(&keys.store(&origins))?;
-        Ok(Some(Checkpoint {
-            family: "OmniGen 2",
-            network: Arc::new(Found::<OmniGenNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::OMNIGEN2),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+        Ok(Some(keys.checkpoint::<OmniGenNetwork>(
+            "OmniGen 2",
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::OMNIGEN2),
+        )))
     }
 }

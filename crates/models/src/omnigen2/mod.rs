@@ -3,9 +3,8 @@
 mod blocks;
 mod config;
 mod detect;
-pub(crate) mod lora;
 mod model;
 
 pub use config::OmniGenConfig;
-pub use detect::OmniGen2;
+pub use detect::{LORA, OmniGen2};
 pub use model::OmniGenNetwork;

@@ -3,8 +3,8 @@
 
 mod config;
 mod detect;
-pub(crate) mod lora;
 mod model;
+pub(crate) mod names;
 
 pub use config::PixArtConfig;
 pub use detect::PixArt;

@@ -1,14 +1,11 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::{KINDS, QwenConfig, SIGN, TIMESTEP_ZERO};
 use super::control::MARK;
 use super::model::QwenNetwork;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
+use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts of the network and of its control nets.
@@ -26,6 +23,19 @@ pub static UNITS: UnitOrder = UnitOrder {
     ],
     blocks: &[Blocks::List("transformer_blocks")],
     values: UnitOrder::NORMS,
+};
+
+/// LoRA files have the network's own names.
+pub static LORA: LoraNames = LoraNames {
+    signs: &["txt_norm.weight"],
+    layouts: &[(
+        LoraLayout::Own,
+        &[
+            Spelling::dots(""),
+            Spelling::dots("transformer."),
+            Spelling::underscores("lycoris_"),
+        ],
+    )],
 };
 
 /// Qwen-Image and its variants.
@@ -55,14 +65,12 @@ impl Family for QwenImage {
         } else {
             "Qwen-Image"
         };
-        Ok(Some(Checkpoint {
+        Ok(Some(keys.checkpoint::<QwenNetwork>(
             family,
-            network: Arc::new(Found::<QwenNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::QWEN_IMAGE),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::QWEN_IMAGE),
+        )))
     }
 }

@@ -7,12 +7,11 @@ pub mod control;
 mod detect;
 mod encode;
 pub mod fun_control;
-pub(crate) mod lora;
 mod model;
 pub mod patch;
 mod tokens;
 
 pub use blocks::Trunk;
 pub use config::{QwenConfig, ReferenceMethod};
-pub use detect::{QwenImage, UNITS};
+pub use detect::{LORA, QwenImage, UNITS};
 pub use model::{Inputs, QwenNetwork};

@@ -1,13 +1,10 @@
 //! How files of this family are recognised.
 
-use std::sync::Arc;
-
 use super::config::{Qwen21Config, SIGN};
 use super::model::Qwen21Network;
-use crate::denoise::Found;
 use crate::detect::{Checkpoint, Family, FileKeys};
 use crate::error::Result;
-use crate::preview::PreviewHints;
+use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder, WeightStore};
 
 /// The order of the parts of the network.
@@ -30,6 +27,19 @@ pub fn runs_with_cache(store: &WeightStore) -> bool {
     store.has(SIGN)
 }
 
+/// LoRA files have the network's own names.
+pub static LORA: LoraNames = LoraNames {
+    signs: &[SIGN],
+    layouts: &[(
+        LoraLayout::Own,
+        &[
+            Spelling::dots(""),
+            Spelling::dots("transformer."),
+            Spelling::underscores("lycoris_"),
+        ],
+    )],
+};
+
 /// Qwen-Image 2.1.
 pub struct QwenImage21;
 
@@ -48,14 +58,12 @@ impl Family for QwenImage21 {
         });
         let origins = keys.origins(own.map(|key| (key.to_owned(), key)));
         let config = Qwen21Config::detect(&keys.store(&origins))?;
-        Ok(Some(Checkpoint {
-            family: "Qwen-Image 2.1",
-            network: Arc::new(Found::<Qwen21Network>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: None,
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+        Ok(Some(keys.checkpoint::<Qwen21Network>(
+            "Qwen-Image 2.1",
+            config,
+            origins,
+            &UNITS,
+            None,
+        )))
     }
 }

@@ -5,12 +5,11 @@ mod cache;
 mod config;
 mod detect;
 mod encode;
-pub(crate) mod lora;
 mod model;
 mod sequence;
 
 pub use cache::PrefixCache;
 pub use config::Qwen21Config;
-pub use detect::{QwenImage21, UNITS, runs_with_cache};
+pub use detect::{LORA, QwenImage21, UNITS, runs_with_cache};
 pub use encode::SLOTS;
 pub use model::{Inputs, Qwen21Network};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::diffusers;
 use super::model::{SdConfig, Variant, VectorKind};
+use super::names::{self, Levels};
 use super::text;
 use super::unet::{UNet, UNetConfig};
 use crate::denoise::Found;
@@ -176,7 +176,9 @@ fn unet_keys(keys: &FileKeys<'_>) -> Result<Option<BTreeMap<String, Origin>>> {
         return Ok(Some(keys.origins(own.map(|n| (n.to_owned(), n)))));
     }
     if keys.has("conv_in.weight") && keys.any_inside("down_blocks.") {
-        return Ok(Some(keys.origins(diffusers::unet_keys(&keys.inside))));
+        let mut origins = keys.origins_by(&Levels::of_diffusers(&keys.inside).table());
+        origins.append(&mut keys.origins_by(&names::CLASS));
+        return Ok(Some(origins));
     }
     Ok(None)
 }

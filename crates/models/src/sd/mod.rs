@@ -2,10 +2,9 @@
 
 pub mod control;
 mod detect;
-mod diffusers;
 pub mod gligen;
-pub(crate) mod lora;
 mod model;
+pub(crate) mod names;
 pub mod photomaker;
 pub mod style;
 pub mod text;

@@ -10,8 +10,8 @@ use fresco_tensor::{Buffer, Device, Tensor, WeightFile};
 use super::blocks::{JointBlock, Stream};
 use super::config::{PATCH, Sd3Config};
 use super::detect::UNITS;
-use super::lora;
 use super::model::{WAVES, window};
+use super::names::CONTROL;
 use crate::control::{ControlConds, ControlInput, ControlNetwork, ControlStore, SeenHint, Steers};
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::detect::FileKeys;
@@ -72,14 +72,7 @@ pub(crate) fn find(
 
 /// Our keys and where they are. `own`: the blocks have our names already.
 fn keys(file: &Arc<dyn WeightFile>, names: &[String], own: bool) -> BTreeMap<String, Origin> {
-    let rows = |name: &str| file.info(name).and_then(|info| info.shape.first().copied());
-    let width = rows("transformer_blocks.0.attn.to_q.weight").unwrap_or(0);
-    let blocks = (0..MOST_BLOCKS)
-        .take_while(|i| rows(&format!("transformer_blocks.{i}.attn.to_q.weight")).is_some())
-        .count();
-    // None of them is the last of its model, which is another one.
-    let table = lora::table(blocks + 1, width);
-    let mut keys = FileKeys::whole(file, names).origins_by(table.rows());
+    let mut keys = FileKeys::whole(file, names).origins_by(&CONTROL);
     let mut kept = vec![
         "controlnet_blocks.",
         "pos_embed_input.",

@@ -1,15 +1,12 @@
 //! How files of this family are recognised.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::config::Sd3Config;
-use super::lora;
 use super::model::Mmdit;
-use crate::denoise::Found;
+use super::names;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
@@ -61,15 +58,13 @@ impl Family for Sd3 {
             return Ok(None);
         };
         let config = Sd3Config::detect(&keys.store(&origins))?;
-        Ok(Some(Checkpoint {
-            family: if config.qk_norm { "SD3.5" } else { "SD3" },
-            network: Arc::new(Found::<Mmdit>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::SD3),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+        Ok(Some(keys.checkpoint::<Mmdit>(
+            if config.qk_norm { "SD3.5" } else { "SD3" },
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::SD3),
+        )))
     }
 }
 
@@ -84,9 +79,5 @@ fn origins(keys: &FileKeys<'_>) -> Option<BTreeMap<String, Origin>> {
         && keys.has("pos_embed.proj.weight")
         && keys.has("time_text_embed.text_embedder.linear_1.weight")
         && !keys.any_inside("controlnet_blocks.");
-    diffusers.then(|| {
-        let width = keys.rows("transformer_blocks.0.attn.add_q_proj.weight");
-        let table = lora::table(keys.blocks("transformer_blocks."), width);
-        keys.origins_by(table.rows())
-    })
+    diffusers.then(|| keys.origins_by(&names::DIFFUSERS))
 }

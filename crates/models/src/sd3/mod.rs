@@ -5,8 +5,8 @@ mod blocks;
 mod config;
 pub mod control;
 mod detect;
-pub(crate) mod lora;
 mod model;
+pub(crate) mod names;
 
 pub use config::Sd3Config;
 pub use detect::Sd3;

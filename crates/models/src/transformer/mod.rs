@@ -14,7 +14,6 @@ mod norm;
 mod parallel;
 mod patches;
 mod place;
-mod rename;
 mod rope;
 mod sandwich;
 mod shapes;
@@ -36,7 +35,6 @@ pub use patches::{
     PatchOrder, PictureTokens, TokenGrid, TokenPlaces, circular_pad, from_tokens, patch_conv,
     spread_tokens, to_tokens, video_from_tokens, video_to_tokens,
 };
-pub use rename::{Renames, swapped_halves};
 pub use rope::{Pairs, Rope, RopeScale, grid_positions};
 pub use sandwich::{SandwichBlock, SandwichLayers};
 pub use shapes::Shapes;

@@ -1,6 +1,5 @@
 //! Names under which autoencoders are stored.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_tensor::{Device, WeightFile};
@@ -8,6 +7,7 @@ use fresco_tensor::{Device, WeightFile};
 use super::causal;
 use super::pixel_norm;
 use super::sound;
+use crate::name_table::{NameTable, Place, Rule, blocks, layer, place, starting, tree};
 use crate::store::{Origin, UnitOrder, WeightStore};
 
 /// The order of the parts of an autoencoder.
@@ -87,21 +87,17 @@ pub fn store(file: &Arc<dyn WeightFile>, prefix: &str, device: Device) -> Arc<We
     if sound::is_named(&inside) {
         return sound::store(file, prefix, device);
     }
-    let keys = renamed(&inside).into_iter();
-    let keys: BTreeMap<String, Origin> = keys
-        .map(|(key, name)| {
-            let name = format!("{prefix}{name}");
-            let shape = file.info(&name).and_then(|info| flattened(&info.shape));
-            let origin = match shape {
-                Some(shape) => Origin::Shaped {
-                    name,
-                    shape: shape.to_vec(),
-                },
-                None => Origin::Whole(name),
-            };
-            (key, origin)
-        })
-        .collect();
+    let mut keys = table(&inside).origins(&**file, prefix, &inside);
+    for origin in keys.values_mut() {
+        let Origin::Whole(name) = origin else {
+            continue;
+        };
+        let shape = file.info(name).and_then(|info| flattened(&info.shape));
+        if let Some(shape) = shape {
+            let (name, shape) = (name.clone(), shape.to_vec());
+            *origin = Origin::Shaped { name, shape };
+        }
+    }
     WeightStore::mapped(Arc::clone(file), keys, device)
         .shortened()
         .with_units(&UNITS)
@@ -117,118 +113,124 @@ pub fn flattened(shape: &[usize]) -> Option<[usize; 2]> {
     }
 }
 
-/// Whether these are the names of diffusers.
-fn foreign(names: &[&str]) -> bool {
-    names
-        .iter()
-        .any(|n| n.starts_with("decoder.up_blocks.") || n.starts_with("encoder.down_blocks."))
-}
-
 /// Pairs of our name and the file's.
 pub fn renamed<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
+    let mut sorted = names.to_vec();
+    sorted.sort_unstable();
+    table(&sorted).keys(&sorted)
+}
+
+/// The layout of a file of these sorted names.
+fn table(names: &[&str]) -> NameTable {
     if pixel_norm::is_named(names) {
-        let own = names.iter().copied();
-        return own.map(|name| (name.to_owned(), name)).collect();
+        return NameTable::OWN;
     }
     if pixel_norm::is_foreign(names) {
-        return pixel_norm::native_names(names);
+        return pixel_norm::diffusers(names);
     }
     if causal::is_foreign(names) {
-        return causal::native_names(names);
+        return causal::diffusers(names);
     }
-    let convert = foreign(names);
-    let levels = names
-        .iter()
-        .filter_map(|n| {
-            n.strip_prefix("decoder.up_blocks.")?
-                .split('.')
-                .next()?
-                .parse()
-                .ok()
-        })
-        .max()
-        .map_or(0, |last: usize| last.saturating_add(1));
-    let convert_one = |name: &'a str| {
-        let ours = if convert {
-            from_diffusers(name, levels)
-        } else {
-            name.to_owned()
+    let foreign = ["decoder.up_blocks.", "encoder.down_blocks."];
+    let foreign = foreign.iter().any(|list| !starting(names, list).is_empty());
+    let places = if foreign {
+        diffusers(names)
+    } else {
+        Vec::new()
+    };
+    NameTable::new(HALVES_WITH_CONVS)
+        .keeping_others()
+        .with(places)
+}
+
+/// Some files keep the two small convolutions inside the halves.
+const HALVES_WITH_CONVS: &[Place] = &[
+    place(
+        "decoder.",
+        "",
+        &[layer("post_quant_conv", "post_quant_conv")],
+    ),
+    place("encoder.", "", &[layer("quant_conv", "quant_conv")]),
+];
+
+const RESIDUAL: &[Rule] = &[
+    tree("norm1", "norm1"),
+    tree("conv1", "conv1"),
+    tree("norm2", "norm2"),
+    tree("conv2", "conv2"),
+    tree("conv_shortcut", "nin_shortcut"),
+];
+
+const NORM: &[Rule] = &[tree("conv_norm_out", "norm_out")];
+const SMALLER: &[Rule] = &[tree("downsamplers.0", "downsample")];
+const LARGER: &[Rule] = &[tree("upsamplers.0", "upsample")];
+
+const ATTENTION: &[Rule] = &[
+    layer("group_norm", "norm"),
+    layer("to_q", "q"),
+    layer("to_k", "k"),
+    layer("to_v", "v"),
+    layer("to_out.0", "proj_out"),
+];
+
+/// The same in old files.
+const OLD_ATTENTION: &[Rule] = &[
+    layer("group_norm", "norm"),
+    layer("query", "q"),
+    layer("key", "k"),
+    layer("value", "v"),
+    layer("proj_attn", "proj_out"),
+];
+
+/// The names that diffusers has, which counts the levels of a decoder from the other end.
+fn diffusers(names: &[&str]) -> Vec<Place<String>> {
+    let mut places = Vec::new();
+    for half in ["encoder.", "decoder."] {
+        let mut add = |theirs: &str, ours: &str, rules| {
+            places.push(Place::at(
+                format!("{half}{theirs}"),
+                format!("{half}{ours}"),
+                rules,
+            ));
         };
-        // Some files keep the two small convolutions inside the halves.
-        let ours = ours
-            .strip_prefix("decoder.post_")
-            .map_or(ours.clone(), |r| format!("post_{r}"));
-        let ours = ours
-            .strip_prefix("encoder.quant_")
-            .map_or(ours.clone(), |r| format!("quant_{r}"));
-        (ours, name)
-    };
-    names.iter().copied().map(convert_one).collect()
-}
-
-/// The original's name of a diffusers name; names that are not known stay.
-fn from_diffusers(name: &str, levels: usize) -> String {
-    let Some((half, rest)) = name.split_once('.') else {
-        return name.to_owned();
-    };
-    if half != "encoder" && half != "decoder" {
-        return name.to_owned();
+        let old = !starting(names, &format!("{half}mid_block.attentions.0.query")).is_empty();
+        add("mid_block.resnets.0.", "mid.block_1.", RESIDUAL);
+        let attention = if old { OLD_ATTENTION } else { ATTENTION };
+        add("mid_block.attentions.0.", "mid.attn_1.", attention);
+        add("mid_block.resnets.1.", "mid.block_2.", RESIDUAL);
+        add("", "", NORM);
+        add(
+            "down_blocks.{i}.resnets.{j}.",
+            "down.{i}.block.{j}.",
+            RESIDUAL,
+        );
+        add("down_blocks.{i}.", "down.{i}.", SMALLER);
+        let levels = blocks(names, &format!("{half}up_blocks."));
+        for level in 0..levels {
+            let (theirs, ours) = (format!("up_blocks.{level}"), levels - 1 - level);
+            add(
+                &format!("{theirs}.resnets.{{j}}."),
+                &format!("up.{ours}.block.{{j}}."),
+                RESIDUAL,
+            );
+            add(&format!("{theirs}."), &format!("up.{ours}."), LARGER);
+        }
     }
-    let parts: Vec<&str> = rest.split('.').collect();
-    let level = |n: &str| n.parse::<usize>().ok();
-    let inside = match parts.as_slice() {
-        ["down_blocks", i, "resnets", j, tail @ ..] => {
-            Some(format!("down.{i}.block.{j}.{}", residual(tail)))
-        }
-        ["down_blocks", i, "downsamplers", _, tail @ ..] => {
-            Some(format!("down.{i}.downsample.{}", tail.join(".")))
-        }
-        ["up_blocks", i, "resnets", j, tail @ ..] => level(i)
-            .and_then(|i| levels.checked_sub(i + 1))
-            .map(|i| format!("up.{i}.block.{j}.{}", residual(tail))),
-        ["up_blocks", i, "upsamplers", _, tail @ ..] => level(i)
-            .and_then(|i| levels.checked_sub(i + 1))
-            .map(|i| format!("up.{i}.upsample.{}", tail.join("."))),
-        ["mid_block", "resnets", i, tail @ ..] => {
-            level(i).map(|i| format!("mid.block_{}.{}", i + 1, residual(tail)))
-        }
-        ["mid_block", "attentions", _, tail @ ..] => {
-            let (part, last) = match tail {
-                ["to_out", "0", last] => ("proj_out", last),
-                [part, last] => {
-                    let part = match *part {
-                        "group_norm" => "norm",
-                        "to_q" | "query" => "q",
-                        "to_k" | "key" => "k",
-                        "to_v" | "value" => "v",
-                        "proj_attn" => "proj_out",
-                        other => other,
-                    };
-                    (part, last)
-                }
-                _ => return name.to_owned(),
-            };
-            Some(format!("mid.attn_1.{part}.{last}"))
-        }
-        ["conv_norm_out", tail @ ..] => Some(format!("norm_out.{}", tail.join("."))),
-        _ => None,
-    };
-    inside.map_or_else(|| name.to_owned(), |inside| format!("{half}.{inside}"))
-}
-
-fn residual(tail: &[&str]) -> String {
-    match tail {
-        ["conv_shortcut", last @ ..] => format!("nin_shortcut.{}", last.join(".")),
-        _ => tail.join("."),
-    }
+    places
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name_table::tests::key_of;
 
     #[test]
     fn diffusers_names_become_ours() {
+        let table = |names: &[&str]| {
+            NameTable::new(HALVES_WITH_CONVS)
+                .keeping_others()
+                .with(diffusers(names))
+        };
         for (theirs, ours) in [
             (
                 "encoder.down_blocks.1.resnets.0.conv_shortcut.weight",
@@ -265,18 +267,12 @@ mod tests {
             ("decoder.conv_norm_out.weight", "decoder.norm_out.weight"),
             ("decoder.conv_in.weight", "decoder.conv_in.weight"),
             ("quant_conv.weight", "quant_conv.weight"),
+            (
+                "decoder.up_blocks.3.resnets.0.norm1.weight",
+                "decoder.up.0.block.0.norm1.weight",
+            ),
         ] {
-            assert_eq!(from_diffusers(theirs, 4), ours);
+            assert_eq!(key_of(table, theirs), ours);
         }
-        let moved = renamed(&[
-            "decoder.post_quant_conv.bias",
-            "encoder.quant_conv.weight",
-            "decoder.x",
-        ]);
-        let ours: Vec<&str> = moved.iter().map(|(ours, _)| ours.as_str()).collect();
-        assert_eq!(
-            ours,
-            ["post_quant_conv.bias", "quant_conv.weight", "decoder.x"]
-        );
     }
 }

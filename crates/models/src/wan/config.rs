@@ -6,7 +6,7 @@ use super::speech::SpeechConfig;
 use crate::denoise::PassMemory;
 use crate::error::Result;
 use crate::store::{WeightStore, flat_length};
-use crate::transformer::{Renames, Shapes};
+use crate::transformer::Shapes;
 
 /// Cells along a side of a token.
 pub(super) const PATCH: usize = 2;
@@ -46,64 +46,6 @@ pub fn flattened(key: &str, shape: &[usize]) -> Option<Vec<usize>> {
     let flat = SQUARES.contains(&key) || line || last;
     flat.then(|| vec![shape[0], flat_length(&shape[1..])])
 }
-
-/// The names that diffusers has.
-pub(super) const DIFFUSERS: Renames = Renames {
-    parts: &[
-        (".image_embedder.norm2.", ".image_embedder.last."),
-        (".norm2.", ".norm3."),
-        (".attn1.to_out.0.", ".self_attn.o."),
-        (".attn1.norm_", ".self_attn.norm_"),
-        (".attn1.to_", ".self_attn."),
-        (".attn2.to_out.0.", ".cross_attn.o."),
-        (".attn2.norm_added_k.", ".cross_attn.norm_k_img."),
-        (".attn2.norm_", ".cross_attn.norm_"),
-        (".attn2.add_k_proj.", ".cross_attn.k_img."),
-        (".attn2.add_v_proj.", ".cross_attn.v_img."),
-        (".attn2.to_", ".cross_attn."),
-        (".ffn.net.0.proj.", ".ffn.0."),
-        (".ffn.net.2.", ".ffn.2."),
-        (".scale_shift_table", ".modulation"),
-    ],
-    starts: &[
-        ("scale_shift_table", "head.modulation"),
-        ("proj_out.", "head.head."),
-        (
-            "condition_embedder.time_embedder.linear_1.",
-            "time_embedding.0.",
-        ),
-        (
-            "condition_embedder.time_embedder.linear_2.",
-            "time_embedding.2.",
-        ),
-        ("condition_embedder.time_proj.", "time_projection.1."),
-        (
-            "condition_embedder.text_embedder.linear_1.",
-            "text_embedding.0.",
-        ),
-        (
-            "condition_embedder.text_embedder.linear_2.",
-            "text_embedding.2.",
-        ),
-        (
-            "condition_embedder.image_embedder.pos_embed",
-            "img_emb.emb_pos",
-        ),
-        (
-            "condition_embedder.image_embedder.norm1.",
-            "img_emb.proj.0.",
-        ),
-        (
-            "condition_embedder.image_embedder.ff.net.0.proj.",
-            "img_emb.proj.1.",
-        ),
-        (
-            "condition_embedder.image_embedder.ff.net.2.",
-            "img_emb.proj.3.",
-        ),
-        ("condition_embedder.image_embedder.last.", "img_emb.proj.4."),
-    ],
-};
 
 /// What a vision network saw of a picture, as tokens beside those of the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,51 +198,5 @@ impl WanConfig {
         const FOLLOWED: usize = 17;
         let held = if self.vace.is_some() { FOLLOWED } else { HELD };
         PassMemory::of_cells(CELLS, self.dim, held)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_diffusers() {
-        for (theirs, ours) in [
-            ("blocks.3.attn1.to_q.weight", "blocks.3.self_attn.q.weight"),
-            ("blocks.3.attn1.to_out.0.bias", "blocks.3.self_attn.o.bias"),
-            (
-                "blocks.3.attn1.norm_q.weight",
-                "blocks.3.self_attn.norm_q.weight",
-            ),
-            ("blocks.3.attn2.to_v.weight", "blocks.3.cross_attn.v.weight"),
-            (
-                "blocks.3.attn2.add_k_proj.bias",
-                "blocks.3.cross_attn.k_img.bias",
-            ),
-            (
-                "blocks.3.attn2.norm_added_k.weight",
-                "blocks.3.cross_attn.norm_k_img.weight",
-            ),
-            (
-                "blocks.3.attn2.norm_k.weight",
-                "blocks.3.cross_attn.norm_k.weight",
-            ),
-            ("blocks.3.norm2.weight", "blocks.3.norm3.weight"),
-            ("blocks.3.scale_shift_table", "blocks.3.modulation"),
-            ("blocks.3.ffn.net.0.proj.weight", "blocks.3.ffn.0.weight"),
-            ("scale_shift_table", "head.modulation"),
-            (
-                "condition_embedder.image_embedder.norm2.bias",
-                "img_emb.proj.4.bias",
-            ),
-            (
-                "condition_embedder.time_proj.weight",
-                "time_projection.1.weight",
-            ),
-            ("patch_embedding.bias", "patch_embedding.bias"),
-        ] {
-            assert_eq!(DIFFUSERS.key(theirs), ours);
-            assert_eq!(DIFFUSERS.name(ours), theirs);
-        }
     }
 }

@@ -1,14 +1,12 @@
 //! How files of this family are recognised.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use super::config::{DIFFUSERS, WanConfig, flattened};
+use super::config::{WanConfig, flattened};
 use super::model::WanNetwork;
-use crate::denoise::Found;
+use super::names::DIFFUSERS;
 use crate::detect::{Checkpoint, Family, FileKeys, stacks};
 use crate::error::Result;
-use crate::preview::PreviewHints;
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
@@ -50,10 +48,9 @@ impl Family for Wan {
 
     fn detect(&self, keys: &FileKeys<'_>) -> Result<Option<Checkpoint>> {
         let mut origins = if keys.has("head.modulation") {
-            let own = keys.inside.iter().map(|key| ((*key).to_owned(), *key));
-            keys.origins(own)
+            keys.own()
         } else if keys.has("condition_embedder.time_proj.weight") && keys.has("scale_shift_table") {
-            DIFFUSERS.origins(keys)
+            keys.origins_by(&DIFFUSERS)
         } else {
             return Ok(None);
         };
@@ -72,15 +69,13 @@ impl Family for Wan {
             WanConfig { face: Some(_), .. } => "Wan Animate",
             _ => "Wan",
         };
-        Ok(Some(Checkpoint {
+        Ok(Some(keys.checkpoint::<WanNetwork>(
             family,
-            network: Arc::new(Found::<WanNetwork>(config)),
-            keys: origins,
-            units: &UNITS,
-            vae_prefix: keys.vae_prefix(),
-            text: keys.has_text().then_some(&stacks::WAN),
-            preview: PreviewHints::of(keys.file.metadata()),
-        }))
+            config,
+            origins,
+            &UNITS,
+            Some(&stacks::WAN),
+        )))
     }
 }
 

@@ -41,6 +41,11 @@ fn actual(map: &NameMap) -> BTreeMap<String, Target> {
     map.iter().map(|(k, v)| (k.to_owned(), v.clone())).collect()
 }
 
+/// Names of USO, which the reference rewrites in the file before it looks at its map.
+fn is_of_uso(name: &str) -> bool {
+    name.contains(".processor.qkv_lora") || name.contains(".processor.proj_lora")
+}
+
 #[track_caller]
 fn check(file: &str, shapes: &[(&str, &[usize])]) {
     let golden = gold_json(file);
@@ -61,6 +66,7 @@ fn check(file: &str, shapes: &[(&str, &[usize])]) {
         assert_eq!(made.remove(name).as_ref(), Some(target), "{name}");
     }
     // What we know more than the reference: diffusers' names as they are.
+    made.retain(|name, _| !is_of_uso(name));
     for (name, target) in &made {
         let plain = name.strip_prefix("unet.").unwrap_or(name);
         assert!(plain.contains(".to_"), "{name} leads to {target:?}");
@@ -123,6 +129,7 @@ fn l06_image_families() {
         for (name, target) in &names {
             assert_eq!(made.remove(name).as_ref(), Some(target), "{family}: {name}");
         }
+        made.retain(|name, _| !is_of_uso(name));
         for (name, target) in &made {
             let key = target.key.strip_prefix("diffusion_model.").unwrap();
             let path = key.strip_suffix(".weight").unwrap_or(key);

@@ -405,6 +405,7 @@ fn l06_rows_of_files_that_are_renamed() {
     let tensors: Vec<(String, Tensor)> = tensors.collect();
     let map = NameMap::for_model(&[
         ("blocks.0.cross_attn.k.weight", &[8, 8]),
+        ("head.modulation", &[1, 2, 8]),
         ("blocks.0.cross_attn.v.weight", &[8, 8]),
     ]);
     let loaded = load(&lora_file(&tensors), &map).unwrap();

@@ -14,11 +14,14 @@ use fresco_tensor::{Device, Stored, Tensor, synthetic};
 use crate::harness::*;
 
 fn ltx2() -> Model {
-    let weights: BTreeMap<String, Stored> = keys("ltx2_small")
+    let shapes: BTreeMap<String, Vec<usize>> = keys("ltx2_small").into_iter().collect();
+    let names: Vec<&str> = shapes.keys().map(String::as_str).collect();
+    let weights: BTreeMap<String, Stored> = DIFFUSERS
+        .keys(&names)
         .into_iter()
-        .map(|(name, shape)| {
-            let weight = synthetic::weight(&name, &shape).unwrap();
-            (DIFFUSERS.key(&name), Stored::from(&weight))
+        .map(|(key, name)| {
+            let weight = synthetic::weight(name, &shapes[name]).unwrap();
+            (key, Stored::from(&weight))
         })
         .collect();
     let store = WeightStore::from_stored("ltx2.test", weights, Device::cpu());

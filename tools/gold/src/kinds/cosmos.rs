@@ -25,11 +25,11 @@ pub(super) static KINDS: &[Kind] = &[
 
 fn cosmos(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
     // Made from the names of the file.
-    let weights = golden.weights()?.into_iter();
-    let weights = weights
-        .map(|(key, value)| (FIRST.key(&key), value))
-        .collect();
-    let store = golden::store(&golden.name, weights, device);
+    let weights = golden.weights()?;
+    let names: Vec<&str> = weights.keys().map(String::as_str).collect();
+    let renamed = FIRST.keys(&names).into_iter();
+    let renamed = renamed.filter_map(|(ours, theirs)| Some((ours, weights.get(theirs)?.clone())));
+    let store = golden::store(&golden.name, renamed.collect(), device);
     let ratio = |axis: &str| {
         let name = format!("rope_{axis}_extrapolation_ratio");
         golden.float(&name).context(name)

@@ -61,6 +61,24 @@ fn go() -> Result<(), ModelError> {
     Ok(())
 }
 
+/// Weights made from the names of diffusers, under ours.
+fn with_diffusers(
+    golden: &Golden,
+    list: &[(String, Vec<usize>)],
+    device: &Device,
+) -> Result<Arc<WeightStore>> {
+    let mut names: Vec<&str> = list.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    let keys: BTreeMap<&str, String> = DIFFUSERS
+        .keys(&names)
+        .into_iter()
+        .map(|(ours, theirs)| (theirs, ours))
+        .collect();
+    renamed(golden, list, device, |name| {
+        keys.get(name).cloned().unwrap_or_default()
+    })
+}
+
 /// Weights made from the golden's names, under ours.
 fn renamed(
     golden: &Golden,
@@ -99,7 +117,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
             list.extend(keys(other)?);
         }
         let list: Vec<_> = list.into_iter().collect();
-        let store = renamed(golden, &list, device, |name| DIFFUSERS.key(name))?;
+        let store = with_diffusers(golden, &list, device)?;
         let mut config = Ltx2Config::detect(&store)?;
         config.video.heads = number(said, "num_attention_heads")?;
         config.sound.heads = number(said, "audio_num_attention_heads")?;
@@ -152,7 +170,7 @@ fn connectors(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Resu
         } else {
             golden.keys()?
         };
-        let store = renamed(golden, &list, device, |name| DIFFUSERS.key(name))?;
+        let store = with_diffusers(golden, &list, device)?;
         let hidden = golden.tensor(&format!("{version}.hidden"))?;
         let mask = golden.tensor(&format!("{version}.mask"))?;
         let layers = number(said, "text_proj_in_factor")?;

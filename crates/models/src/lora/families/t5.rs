@@ -11,7 +11,7 @@ pub(crate) fn names(keys: &TextKeys<'_>, map: &mut NameMap) {
     for (path, inner) in keys.inside("t5xxl.transformer.") {
         for number in numbers.clone() {
             let prefix = format!("lora_te{number}_");
-            map.add_text(path, inner, &[Spelling::of(&prefix, true)]);
+            map.add_text(path, inner, &[Spelling::underscores(&prefix)]);
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Names under which control nets are stored.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_tensor::{Device, WeightFile};
 
+use crate::detect::FileKeys;
 use crate::error::{ModelError, Result};
-use crate::sd::diffusers::unet_keys;
-use crate::store::{Origin, WeightStore};
+use crate::name_table::{NameTable, Place, Rule, blocks, layer, place, value, within};
+use crate::sd::names::{CLASS, Levels};
+use crate::store::WeightStore;
 
 /// Signatures of kinds that are recognised but not run, in the order the reference looks for them.
 const OTHERS: &[(&str, &str)] = &[
@@ -40,11 +41,11 @@ pub(super) fn net_store(
         return refuse(what);
     }
     if has("controlnet_cond_embedding.conv_in.weight") {
-        return Ok(Some(WeightStore::mapped(
-            Arc::clone(file),
-            from_diffusers(names),
-            device,
-        )));
+        let keys = FileKeys::whole(file, names);
+        let mut origins = keys.origins_by(&Levels::of_diffusers(&keys.inside).table());
+        origins.append(&mut keys.origins_by(&CLASS));
+        origins.append(&mut keys.origins_by(&diffusers(&keys.inside)));
+        return Ok(Some(WeightStore::mapped(Arc::clone(file), origins, device)));
     }
     let start = |prefix: &str| has(&format!("{prefix}zero_convs.0.0.weight"));
     let prefix = match (start("control_model."), start("")) {
@@ -58,53 +59,39 @@ pub(super) fn net_store(
     Ok(Some(WeightStore::open(Arc::clone(file), prefix, device)))
 }
 
-fn from_diffusers(names: &[String]) -> BTreeMap<String, Origin> {
-    let inside: Vec<&str> = names.iter().map(String::as_str).collect();
-    let mut keys: BTreeMap<String, Origin> = unet_keys(&inside)
-        .into_iter()
-        .map(|(key, name)| (key, Origin::Whole(name.to_owned())))
-        .collect();
-    // The convolutions over the hint stand at even places of one sequence.
-    let blocks = inside
-        .iter()
-        .filter_map(|n| {
-            let rest = n.strip_prefix("controlnet_cond_embedding.blocks.")?;
-            rest.split('.').next()?.parse::<usize>().ok()
-        })
-        .max()
-        .map_or(0, |n| n.saturating_add(1).min(100));
-    for name in inside {
-        let parts: Vec<&str> = name.split('.').collect();
-        let key = match parts.as_slice() {
-            ["controlnet_down_blocks", n, last] => format!("zero_convs.{n}.0.{last}"),
-            // A library's way to say in_proj.weight.
-            ["transformer_layes", n, "attn", "in_proj_weight"] => {
-                format!("transformer_layes.{n}.attn.in_proj.weight")
-            }
-            ["transformer_layes", n, "attn", "in_proj_bias"] => {
-                format!("transformer_layes.{n}.attn.in_proj.bias")
-            }
-            ["task_embedding"]
-            | [
-                "transformer_layes" | "spatial_ch_projs" | "control_add_embedding",
-                ..,
-            ] => name.to_owned(),
-            ["controlnet_mid_block", last] => format!("middle_block_out.0.{last}"),
-            ["controlnet_cond_embedding", "conv_in", last] => {
-                format!("input_hint_block.0.{last}")
-            }
-            ["controlnet_cond_embedding", "conv_out", last] => {
-                format!("input_hint_block.{}.{last}", 2 * (blocks + 1))
-            }
-            ["controlnet_cond_embedding", "blocks", n, last] => match n.parse::<usize>() {
-                Ok(n) if n < 100 => format!("input_hint_block.{}.{last}", 2 * (n + 1)),
-                _ => continue,
-            },
-            _ => continue,
-        };
-        keys.insert(key, Origin::Whole(name.to_owned()));
-    }
-    keys
+const UNION: &[Rule] = &[
+    layer("attn.in_proj_", "attn.in_proj"),
+    layer("attn.out_proj", "attn.out_proj"),
+    layer("ln_1", "ln_1"),
+    layer("ln_2", "ln_2"),
+    layer("mlp.c_fc", "mlp.c_fc"),
+    layer("mlp.c_proj", "mlp.c_proj"),
+];
+
+const LAYER: &[Rule] = &[layer("", "")];
+
+/// What nets have besides a UNet, with the names of diffusers.
+const NET: &[Place] = &[
+    place("controlnet_down_blocks.{i}", "zero_convs.{i}.0", LAYER),
+    place("controlnet_mid_block", "middle_block_out.0", LAYER),
+    within("transformer_layes.{i}.", UNION),
+    within("spatial_ch_projs", LAYER),
+    within("control_add_embedding.linear_1", LAYER),
+    within("control_add_embedding.linear_2", LAYER),
+    within("", &[value("task_embedding", "task_embedding")]),
+];
+
+/// What nets with the names of diffusers have besides a UNet's. The convolutions over the hint stand at even places of one
+/// sequence.
+fn diffusers(inside: &[&str]) -> NameTable {
+    let hints = blocks(inside, "controlnet_cond_embedding.blocks.");
+    let hint = |theirs: &str, place: usize| {
+        let theirs = format!("controlnet_cond_embedding.{theirs}");
+        Place::at(theirs, format!("input_hint_block.{place}"), LAYER)
+    };
+    let mut places = vec![hint("conv_in", 0), hint("conv_out", 2 * (hints + 1))];
+    places.extend((0..hints).map(|n| hint(&format!("blocks.{n}"), 2 * (n + 1))));
+    NameTable::new(NET).with(places)
 }
 
 /// The weights of a T2I adapter, or none.
@@ -115,35 +102,36 @@ pub(super) fn adapter_store(
 ) -> Option<Arc<WeightStore>> {
     let has = |name: &str| names.iter().any(|n| n == name);
     if has("adapter.body.0.resnets.0.block1.weight") {
-        let pairs = names.iter().filter_map(|name| {
-            let key = adapter_key(name.strip_prefix("adapter.")?);
-            Some((key, Origin::Whole(name.clone())))
-        });
-        let keys = pairs.collect();
+        let keys = FileKeys::whole(file, names);
+        let keys = keys.origins_by(&adapter(&keys.inside));
         return Some(WeightStore::mapped(Arc::clone(file), keys, device));
     }
-    let within = |prefix: &&str| {
+    let holds = |prefix: &&str| {
         let full = has(&format!("{prefix}conv_in.weight"))
             && has(&format!("{prefix}body.0.block1.weight"));
         full || has(&format!("{prefix}body.0.body.0.block1.weight"))
     };
-    let prefix = ["", "adapter."].into_iter().find(within)?;
+    let prefix = ["", "adapter."].into_iter().find(holds)?;
     Some(WeightStore::open(Arc::clone(file), prefix, device))
 }
 
-/// The original's key for a name of diffusers, which counts the two blocks of a stage by themselves.
-fn adapter_key(name: &str) -> String {
-    let parts: Vec<&str> = name.split('.').collect();
-    let number = |text: &str| text.parse::<usize>().ok().filter(|n| *n < 100);
-    let place = match parts.as_slice() {
-        ["body", i, "resnets", j, rest @ ..] => {
-            number(i).zip(number(j)).map(|(i, j)| (2 * i + j, rest))
+/// The names of diffusers, which counts the two blocks of a stage by themselves.
+fn adapter(inside: &[&str]) -> NameTable {
+    const FIRST: &[Place] = &[within("", &[layer("adapter.conv_in", "conv_in")])];
+    const BLOCK: &[Rule] = &[
+        layer("in_conv", "in_conv"),
+        layer("block1", "block1"),
+        layer("block2", "block2"),
+    ];
+    let mut places = Vec::new();
+    for stage in 0..blocks(inside, "adapter.body.") {
+        let theirs = format!("adapter.body.{stage}.");
+        let first = format!("body.{}.", 2 * stage);
+        places.push(Place::at(theirs.clone(), first, BLOCK));
+        for block in 0..blocks(inside, &format!("{theirs}resnets.")) {
+            let ours = format!("body.{}.", 2 * stage + block);
+            places.push(Place::at(format!("{theirs}resnets.{block}."), ours, BLOCK));
         }
-        ["body", i, rest @ ..] => number(i).map(|i| (2 * i, rest)),
-        _ => None,
-    };
-    match place {
-        Some((place, rest)) => format!("body.{place}.{}", rest.join(".")),
-        None => name.to_owned(),
     }
+    NameTable::new(FIRST).with(places)
 }

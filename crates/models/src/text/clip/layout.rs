@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use fresco_tensor::WeightFile;
 
 use super::ClipKind;
+use crate::name_table::{NameTable, Rule, cut, layer, place, transposed, value, within};
 use crate::store::Origin;
 
 /// Internal names of the tensors under `prefix`, whichever of the two layouts they have there. Empty if there is no text
@@ -18,7 +19,9 @@ pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Orig
         .filter_map(|n| n.strip_prefix(prefix))
         .collect();
     if inside.contains(&"transformer.resblocks.0.ln_1.weight") {
-        open_clip(file, prefix, &inside)
+        let mut keys = OPEN_CLIP.origins(file, prefix, &inside);
+        keys.append(&mut OWN_PROJECTION.origins(file, prefix, &inside));
+        keys
     } else {
         transformers(prefix, &inside)
     }
@@ -48,73 +51,51 @@ fn transformers(prefix: &str, inside: &[&str]) -> BTreeMap<String, Origin> {
     keys
 }
 
-/// The layout of OpenCLIP: other names, and the three projections of attention in one tensor.
-fn open_clip(file: &dyn WeightFile, prefix: &str, inside: &[&str]) -> BTreeMap<String, Origin> {
-    const RENAMED: [(&str, &str); 4] = [
-        (
-            "positional_embedding",
-            "text_model.embeddings.position_embedding.weight",
-        ),
-        (
-            "token_embedding.weight",
-            "text_model.embeddings.token_embedding.weight",
-        ),
-        ("ln_final.weight", "text_model.final_layer_norm.weight"),
-        ("ln_final.bias", "text_model.final_layer_norm.bias"),
-    ];
-    const IN_BLOCK: [(&str, &str); 5] = [
-        ("ln_1.", "layer_norm1."),
-        ("ln_2.", "layer_norm2."),
-        ("mlp.c_fc.", "mlp.fc1."),
-        ("mlp.c_proj.", "mlp.fc2."),
-        ("attn.out_proj.", "self_attn.out_proj."),
-    ];
-    let mut keys = BTreeMap::new();
-    for name in inside {
-        let full = format!("{prefix}{name}");
-        if let Some((_, key)) = RENAMED.iter().find(|(from, _)| from == name) {
-            keys.insert((*key).to_owned(), Origin::Whole(full));
-            continue;
-        }
-        match *name {
-            "text_projection" => {
-                keys.insert(
-                    "text_projection.weight".to_owned(),
-                    Origin::Transposed(full),
-                );
-                continue;
-            }
-            "text_projection.weight" => {
-                keys.insert((*name).to_owned(), Origin::Whole(full));
-                continue;
-            }
-            _ => {}
-        }
-        let block = name.strip_prefix("transformer.resblocks.");
-        let Some((number, rest)) = block.and_then(|b| b.split_once('.')) else {
-            continue;
-        };
-        let layer = format!("text_model.encoder.layers.{number}");
-        for (from, to) in IN_BLOCK {
-            if let Some(part) = rest.strip_prefix(from) {
-                keys.insert(format!("{layer}.{to}{part}"), Origin::Whole(full.clone()));
-            }
-        }
-        if let Some(part) = rest.strip_prefix("attn.in_proj_") {
-            let rows = file.info(&full).and_then(|i| i.shape.first().copied());
-            let count = rows.unwrap_or(0) / 3;
-            for (third, projection) in ["q_proj", "k_proj", "v_proj"].into_iter().enumerate() {
-                let origin = Origin::Rows {
-                    name: full.clone(),
-                    start: third * count,
-                    count,
-                };
-                keys.insert(format!("{layer}.self_attn.{projection}.{part}"), origin);
-            }
-        }
-    }
-    keys
-}
+/// A block in the layout of OpenCLIP: the three projections of attention are one tensor.
+pub const OPEN_CLIP_BLOCK: &[Rule] = &[
+    layer("ln_1", "layer_norm1"),
+    layer("ln_2", "layer_norm2"),
+    layer("mlp.c_fc", "mlp.fc1"),
+    layer("mlp.c_proj", "mlp.fc2"),
+    layer("attn.out_proj", "self_attn.out_proj"),
+    cut("attn.in_proj_", "self_attn.q_proj", 0, 3),
+    cut("attn.in_proj_", "self_attn.k_proj", 1, 3),
+    cut("attn.in_proj_", "self_attn.v_proj", 2, 3),
+];
+
+/// The layout of OpenCLIP.
+pub static OPEN_CLIP: NameTable = NameTable::new(&[
+    place(
+        "transformer.resblocks.{i}.",
+        "text_model.encoder.layers.{i}.",
+        OPEN_CLIP_BLOCK,
+    ),
+    place(
+        "",
+        "text_model.",
+        &[
+            value(
+                "positional_embedding",
+                "embeddings.position_embedding.weight",
+            ),
+            value(
+                "token_embedding.weight",
+                "embeddings.token_embedding.weight",
+            ),
+            layer("ln_final", "final_layer_norm"),
+        ],
+    ),
+    within(
+        "",
+        &[value("text_projection.weight", "text_projection.weight")],
+    ),
+]);
+
+/// The projection in files that keep it as a matrix of its own.
+pub static OWN_PROJECTION: NameTable = NameTable::new(&[within(
+    "",
+    &[transposed("text_projection", "text_projection.weight")],
+)]);
 
 /// Which encoder the keys are of, by its number of layers; a small one counts as the smallest.
 pub(super) fn kind(keys: &BTreeMap<String, Origin>) -> Option<ClipKind> {

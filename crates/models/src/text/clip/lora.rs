@@ -56,7 +56,7 @@ pub(crate) fn names(keys: &TextKeys<'_>, map: &mut NameMap) {
         for (path, inner) in keys.inside(&format!("{encoder}transformer.")) {
             if inner == "text_projection" {
                 let spellings: Vec<Spelling<'_>> =
-                    prefixes.iter().map(|p| Spelling::of(p, true)).collect();
+                    prefixes.iter().map(|p| Spelling::underscores(p)).collect();
                 map.add_text(path, inner, &spellings);
             }
         }

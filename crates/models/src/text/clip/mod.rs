@@ -15,6 +15,7 @@ use super::{EncodeRule, KeptIn, LayerRule, PromptRule, Specials, TextKind};
 use crate::store::{Blocks, UnitOrder};
 
 pub use encoder::ClipEncoder;
+pub use layout::{OPEN_CLIP, OPEN_CLIP_BLOCK, OWN_PROJECTION};
 pub use network::{ClipConfig, ClipLayer, ClipOutput};
 pub use tokenizer::{ClipTokenizer, Words, chunks};
 

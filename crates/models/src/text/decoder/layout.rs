@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use fresco_tensor::WeightFile;
 
 use super::{JSON_KEY, PIECES_KEY, TEKKEN_KEY};
+use crate::name_table::{NameTable, Rule, layer, place, value};
 use crate::store::{Origin, flat_length};
 use crate::text::network::words_origin;
 
@@ -30,7 +31,8 @@ const PROJECTED: &str = "multi_modal_projector.mm_input_projection_weight";
 pub(super) const PROJECTION: &str = "multi_modal_projector.mm_input_projection.weight";
 
 /// What stands before names in files that bring more than the decoder. Longer ones first.
-const PREFIXES: [(&str, &str); 11] = [
+const PREFIXES: [(&str, &str); 12] = [
+    ("language_model.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("language_model.model.", "model."),
     ("language_model.", "model."),
@@ -44,26 +46,70 @@ const PREFIXES: [(&str, &str); 11] = [
     ("model.multi_modal_projector.", "multi_modal_projector."),
 ];
 
-/// Names of parts of a layer in GGUF files.
-const GGUF: [(&str, &str); 17] = [
-    ("attn_q_norm.", "self_attn.q_norm."),
-    ("attn_k_norm.", "self_attn.k_norm."),
-    ("attn_norm.", "input_layernorm."),
-    ("attn_q.", "self_attn.q_proj."),
-    ("attn_k.", "self_attn.k_proj."),
-    ("attn_v.", "self_attn.v_proj."),
-    ("attn_output.", "self_attn.o_proj."),
-    ("ffn_gate.", "mlp.gate_proj."),
-    ("ffn_up.", "mlp.up_proj."),
-    ("ffn_down.", "mlp.down_proj."),
-    ("post_attention_norm.", "post_attention_layernorm."),
-    ("post_ffw_norm.", "post_feedforward_layernorm."),
-    ("ffn_norm.", "post_attention_layernorm."),
-    ("inp_gate.", "per_layer_input_gate."),
-    ("proj.", "per_layer_projection."),
-    ("post_norm.", "post_per_layer_input_norm."),
-    ("layer_output_scale.weight", "layer_scalar"),
+/// A layer in GGUF files, but for the norm before its feed-forward part.
+const LAYER: &[Rule] = &[
+    layer("attn_q_norm", "self_attn.q_norm"),
+    layer("attn_k_norm", "self_attn.k_norm"),
+    layer("attn_norm", "input_layernorm"),
+    layer("attn_q", "self_attn.q_proj"),
+    layer("attn_k", "self_attn.k_proj"),
+    layer("attn_v", "self_attn.v_proj"),
+    layer("attn_output", "self_attn.o_proj"),
+    layer("ffn_gate", "mlp.gate_proj"),
+    layer("ffn_up", "mlp.up_proj"),
+    layer("ffn_down", "mlp.down_proj"),
+    layer("inp_gate", "per_layer_input_gate"),
+    layer("proj", "per_layer_projection"),
+    layer("post_norm", "post_per_layer_input_norm"),
+    value("layer_output_scale.weight", "layer_scalar"),
 ];
+
+const OUTSIDE: &[Rule] = &[
+    layer("token_embd", "model.embed_tokens"),
+    layer("per_layer_token_embd", "model.embed_tokens_per_layer"),
+    layer("per_layer_model_proj", "model.per_layer_model_projection"),
+    layer("per_layer_proj_norm", "model.per_layer_projection_norm"),
+    layer("output_norm", "model.norm"),
+    layer("output", "lm_head"),
+];
+
+const AFTER_ATTENTION: Rule = layer("post_attention_norm", "post_attention_layernorm");
+
+/// The names of GGUF files.
+pub static GGUF: NameTable = NameTable::new(&[
+    place("blk.{i}.", "model.layers.{i}.", LAYER),
+    place(
+        "blk.{i}.",
+        "model.layers.{i}.",
+        &[layer("ffn_norm", "post_attention_layernorm")],
+    ),
+    place("", "", OUTSIDE),
+])
+.keeping_others();
+
+/// The same where the norm is called after what is before it.
+pub static GGUF_AFTER: NameTable = NameTable::new(&[
+    place("blk.{i}.", "model.layers.{i}.", LAYER),
+    place("blk.{i}.", "model.layers.{i}.", &[AFTER_ATTENTION]),
+    place("", "", OUTSIDE),
+])
+.keeping_others();
+
+/// The same with a norm after each part: the one that GGUF calls the feed-forward's stands before it.
+pub static GGUF_SANDWICHED: NameTable = NameTable::new(&[
+    place("blk.{i}.", "model.layers.{i}.", LAYER),
+    place(
+        "blk.{i}.",
+        "model.layers.{i}.",
+        &[
+            layer("ffn_norm", "pre_feedforward_layernorm"),
+            AFTER_ATTENTION,
+            layer("post_ffw_norm", "post_feedforward_layernorm"),
+        ],
+    ),
+    place("", "", OUTSIDE),
+])
+.keeping_others();
 
 /// What turns states back into words, where that is not the table of tokens. No layer takes it before somebody writes.
 pub(super) const WORDS: &str = "lm_head.weight";
@@ -71,22 +117,20 @@ pub(super) const WORDS: &str = "lm_head.weight";
 /// Internal names of the tensors under `prefix`; empty if there is no decoder.
 pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Origin> {
     let names = file.names();
-    let inside = || {
-        names
-            .iter()
-            .filter_map(|name| Some((name.strip_prefix(prefix)?, name)))
+    let inside = names.iter().filter_map(|name| name.strip_prefix(prefix));
+    let inside: Vec<&str> = inside.collect();
+    let has = |norm: &str| inside.iter().any(|name| name.ends_with(norm));
+    let table = if has(".post_ffw_norm.weight") {
+        &GGUF_SANDWICHED
+    } else if has(".post_attention_norm.weight") {
+        &GGUF_AFTER
+    } else {
+        &GGUF
     };
-    // With a norm after each part, the one that GGUF calls the feed-forward's stands before it.
-    let sandwiched = inside().any(|(key, _)| key.ends_with(".post_ffw_norm.weight"));
     let mut keys = BTreeMap::new();
-    for (key, name) in inside() {
-        if let Some(key) = named(key, sandwiched) {
-            if key == PROJECTED {
-                let turned = Origin::Transposed((*name).clone());
-                keys.insert(PROJECTION.to_owned(), turned);
-                continue;
-            }
-            let origin = origin(file, &key, name);
+    for (name, origin) in table.origins(file, prefix, &inside) {
+        if let Some(key) = named(&name) {
+            let (key, origin) = made(file, key, origin);
             keys.insert(key, origin);
         }
     }
@@ -103,44 +147,29 @@ pub(super) fn keys(file: &dyn WeightFile, prefix: &str) -> BTreeMap<String, Orig
     keys
 }
 
-fn origin(file: &dyn WeightFile, key: &str, name: &str) -> Origin {
+/// What is kept otherwise than in files.
+fn made(file: &dyn WeightFile, key: String, origin: Origin) -> (String, Origin) {
+    let Origin::Whole(name) = &origin else {
+        return (key, origin);
+    };
+    if key == PROJECTED {
+        return (PROJECTION.to_owned(), Origin::Transposed(name.clone()));
+    }
     let shape = (key == PATCHES).then(|| file.info(name)).flatten();
     match shape.map(|info| info.shape) {
-        Some(shape) if shape.len() > 2 => Origin::Shaped {
-            name: name.to_owned(),
-            shape: vec![shape[0], flat_length(&shape[1..])],
-        },
-        _ => Origin::Whole(name.to_owned()),
+        Some(shape) if shape.len() > 2 => {
+            let shape = vec![shape[0], flat_length(&shape[1..])];
+            let name = name.clone();
+            (key, Origin::Shaped { name, shape })
+        }
+        _ => (key, origin),
     }
 }
 
-/// What a tensor is called here; none if it is of no use.
-fn named(name: &str, sandwiched: bool) -> Option<String> {
+/// A key without what other files have before it; none if it is of no use.
+fn named(name: &str) -> Option<String> {
     if [PIECES_KEY, TEKKEN_KEY, JSON_KEY].contains(&name) {
         return Some(name.to_owned());
-    }
-    if let Some(block) = name.strip_prefix("blk.") {
-        let (number, rest) = block.split_once('.')?;
-        let (from, to) = GGUF.iter().find(|(from, _)| rest.starts_with(from))?;
-        let to = if sandwiched && *from == "ffn_norm." {
-            "pre_feedforward_layernorm."
-        } else {
-            to
-        };
-        return Some(format!("model.layers.{number}.{to}{}", &rest[from.len()..]));
-    }
-    for (from, to) in [
-        ("token_embd.", "model.embed_tokens."),
-        ("per_layer_token_embd.", "model.embed_tokens_per_layer."),
-        ("per_layer_model_proj.", "model.per_layer_model_projection."),
-        ("per_layer_proj_norm.", "model.per_layer_projection_norm."),
-        ("output_norm.", "model.norm."),
-        ("output.", "lm_head."),
-        ("language_model.lm_head.", "lm_head."),
-    ] {
-        if let Some(rest) = name.strip_prefix(from) {
-            return Some(format!("{to}{rest}"));
-        }
     }
     let stripped = PREFIXES.iter().find_map(|(from, to)| {
         let rest = name.strip_prefix(from)?;
@@ -177,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_all_layouts() {
+    fn names_without_what_stands_before_them() {
         let same = "model.layers.3.self_attn.q_proj.weight";
         for (name, key) in [
             (same, Some(same)),
@@ -192,11 +221,6 @@ mod tests {
             (
                 "language_model.layers.3.self_attn.q_proj.weight",
                 Some(same),
-            ),
-            ("blk.3.attn_q.weight", Some(same)),
-            (
-                "blk.3.ffn_norm.weight",
-                Some("model.layers.3.post_attention_layernorm.weight"),
             ),
             (
                 "model.visual.merger.norm.bias",
@@ -214,13 +238,7 @@ mod tests {
                 "model.language_model.embed_tokens_per_layer.weight",
                 Some(PER_LAYER_TABLE),
             ),
-            ("per_layer_token_embd.weight", Some(PER_LAYER_TABLE)),
             ("model.language_model.layers.0.layer_scalar", Some(SCALAR)),
-            ("blk.0.layer_output_scale.weight", Some(SCALAR)),
-            (
-                "model.vision_tower.encoder.layers.0.mlp.up_proj.linear.weight",
-                Some("vision_tower.encoder.layers.0.mlp.up_proj.linear.weight"),
-            ),
             (
                 "vision_tower.patch_embedder.input_proj.weight",
                 Some(SQUARES),
@@ -231,20 +249,12 @@ mod tests {
                 Some(SOUNDS),
             ),
             ("audio_tower.conv1.weight", None),
-            ("token_embd.weight", Some(TABLE)),
-            ("output_norm.weight", Some("model.norm.weight")),
             ("lm_head.weight", Some(WORDS)),
-            ("output.weight", Some(WORDS)),
             ("language_model.lm_head.weight", Some(WORDS)),
             ("logit_scale", None),
             ("tekken_model", Some("tekken_model")),
         ] {
-            assert_eq!(named(name, false).as_deref(), key, "{name}");
+            assert_eq!(named(name).as_deref(), key, "{name}");
         }
-        let before = named("blk.0.ffn_norm.weight", true);
-        assert_eq!(
-            before.as_deref(),
-            Some("model.layers.0.pre_feedforward_layernorm.weight")
-        );
     }
 }

@@ -30,6 +30,7 @@ pub use config::{
     DecoderConfig, Flavour, LayerSizes, PerLayer, Remembering, RopeRule, Sections, Sliding,
 };
 pub use ears::{Ears, EarsConfig};
+pub use layout::{GGUF, GGUF_AFTER, GGUF_SANDWICHED};
 pub use network::{Decoder, Eyes};
 pub use spectrum::{RATE as HEARD_RATE, bands as heard_bands};
 pub use tiles::{Tiles, TilesConfig};

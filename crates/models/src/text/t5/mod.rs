@@ -13,6 +13,7 @@ use super::{KeptIn, TextKind};
 use crate::error::{ModelError, Result};
 use crate::store::{Blocks, UnitOrder, WeightStore};
 
+pub use layout::GGUF;
 pub use network::{T5, T5Config};
 
 /// The key of the vocabulary that files of multilingual encoders bring.

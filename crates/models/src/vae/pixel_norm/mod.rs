@@ -6,5 +6,5 @@ mod config;
 mod model;
 
 pub use config::PixelNormConfig;
-pub(super) use config::{is_foreign, is_named, native_names};
+pub(super) use config::{diffusers, is_foreign, is_named};
 pub use model::PixelNormVae;
