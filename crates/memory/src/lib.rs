@@ -10,6 +10,7 @@ mod budget;
 mod check;
 mod claims;
 mod cleanup;
+mod command;
 mod entry;
 mod error;
 pub mod estimate;
@@ -18,6 +19,7 @@ mod expert;
 mod free;
 mod lease;
 mod load;
+mod load_query;
 mod oom;
 mod open;
 mod place;
@@ -28,6 +30,7 @@ mod reason;
 mod registry;
 mod report;
 mod room;
+mod rooms;
 mod settings;
 #[cfg(test)]
 mod snapshot;
@@ -36,7 +39,8 @@ mod whatif;
 
 pub use blocks::{Distribution, Placement, allocation_string, distribute};
 pub use budget::{Budget, Demand, ReserveRule, Reserves, VramState, budget, headroom};
-pub use error::{ApiError, Gone, MemoryError};
+pub use command::{MemoryAnswer, MemoryCommand, Overview, Refusal};
+pub use error::{Gone, MemoryError};
 pub use events::{EventNumbers, Listener, describe};
 pub use expert::{
     Amount, DeviceTotal, Expert, ExpertCode, ExpertError, Warning, device_order, parse_expert,
@@ -45,11 +49,13 @@ pub use free::Removed;
 pub use fresco_placement::{FreeNote, FreeRequest};
 pub use fresco_tensor::{WeightTraffic, weight_traffic};
 pub use lease::{Handle, Lease};
+pub use load_query::{LoadQuery, LoadSubject};
 pub use oom::OomStep;
 pub use open::{HandleOptions, Opened};
 pub use placement::{Order, Shrunk, Split, shrink, shrink_in, split, split_in};
 pub use reason::{NodePlace, Reason, Wish};
 pub use registry::ModelRegistry;
+pub use rooms::{Registries, WorkerModels};
 pub use settings::{HostMemory, Probes, Settings, host_memory, resident_set};
 pub use types::*;
 pub use whatif::{DevicePlan, HostPlan, LoadModel, LoadPlan, LoadRequest, ModelPlan};
