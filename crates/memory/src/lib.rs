@@ -35,6 +35,7 @@ mod settings;
 #[cfg(test)]
 mod snapshot;
 mod types;
+mod units;
 mod whatif;
 
 pub use blocks::{Distribution, Placement, allocation_string, distribute};
@@ -58,4 +59,5 @@ pub use registry::ModelRegistry;
 pub use rooms::{Registries, WorkerModels};
 pub use settings::{HostMemory, Probes, Settings, host_memory, resident_set};
 pub use types::*;
+pub use units::{Allowance, UnitPlan, UnitScene, plan_units};
 pub use whatif::{DevicePlan, HostPlan, LoadModel, LoadPlan, LoadRequest, ModelPlan};
