@@ -5,22 +5,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
 
 use bytes::Bytes;
 use fresco_cluster::content::{Catalogue, ClusterModels, Transfer};
-use fresco_cluster::{
-    Broker, BrokerError, Delivered, Front, FrontParts, Neighbour, OtherRequests, WorkerFacts,
-};
+use fresco_cluster::protocol::Answered;
+use fresco_cluster::protocol::alive::ClientName;
+use fresco_cluster::protocol::fronts::{FrontAnswer, FrontRequest};
+use fresco_cluster::{Broker, BrokerError, Delivered, Front, FrontParts, FrontRequests, Neighbour};
 use fresco_engine::Engine;
-use fresco_graph::{Map, Value};
-use fresco_server::{App, FarWorker, FarWorkers, answer_front, relay};
+use fresco_server::{App, answer_front, relay};
 use tokio::runtime::Handle;
 
 use crate::assembly::Assembly;
 
-/// How long a worker's memory room may take to answer.
-const MEMORY: Duration = Duration::from_secs(5);
 /// What this machine has, between two starts.
 const CATALOGUE: &str = "fresco-models.txt";
 
@@ -57,69 +54,6 @@ impl ClusterParts {
     }
 }
 
-/// The cluster as the server shows it.
-pub(crate) struct Shown(pub(crate) Arc<Front>);
-
-impl FarWorkers for Shown {
-    fn trouble(&self) -> Option<String> {
-        self.0.trouble()
-    }
-
-    fn workers(&self) -> Vec<FarWorker> {
-        let shown = |facts: WorkerFacts| FarWorker {
-            name: facts.name,
-            state: facts.state,
-            version: facts.version,
-            silent_ms: facts.silent,
-        };
-        self.0.workers().into_iter().map(shown).collect()
-    }
-
-    fn ask_memory(&self, worker: &str, mut request: Map) -> Result<Value, String> {
-        request.insert("kind".into(), "memory".into());
-        self.0
-            .ask(worker, request, MEMORY)
-            .map_err(|error| error.to_string())
-    }
-
-    fn has_fronts(&self) -> bool {
-        self.0.has_fronts()
-    }
-
-    fn ask_fronts(&self, question: &Map) -> Vec<Value> {
-        self.0.ask_fronts(question)
-    }
-
-    fn clients_changed(&self) {
-        self.0.clients_changed();
-    }
-
-    fn tell_front(&self, front: &str, message: Vec<u8>) {
-        if let Err(error) = self.0.tell_front(front, message) {
-            tracing::debug!(%front, "a client of another front was not told: {error}");
-        }
-    }
-
-    fn hand_to_front(&self, front: &str, message: Vec<u8>) -> bool {
-        self.0
-            .hand_to_front(front, message)
-            .unwrap_or_else(|error| {
-                tracing::debug!(%front, "a client of another front was not told: {error}");
-                false
-            })
-    }
-
-    fn offer_files(&self, outputs: &Value) -> Result<Value, String> {
-        let offered = self.0.offer_files(outputs);
-        offered.map_err(|error| error.to_string())
-    }
-
-    fn bring_files(&self, files: &Value, outputs: &mut Value) -> Result<(), String> {
-        let brought = self.0.bring_files(files, outputs);
-        brought.map_err(|error| error.to_string())
-    }
-}
-
 /// Answers other fronts as the server does.
 pub(crate) struct ForFronts {
     pub(crate) app: App,
@@ -127,9 +61,9 @@ pub(crate) struct ForFronts {
     pub(crate) runtime: Handle,
 }
 
-impl OtherRequests for ForFronts {
-    fn answer(&self, request: &Value) -> Option<Value> {
-        Some(self.runtime.block_on(answer_front(&self.app, request)))
+impl FrontRequests for ForFronts {
+    fn answer(&self, request: FrontRequest) -> Answered<FrontAnswer> {
+        self.runtime.block_on(answer_front(&self.app, request))
     }
 }
 
@@ -229,11 +163,11 @@ impl WithNeighbours {
 }
 
 impl Neighbour for WithNeighbours {
-    fn clients(&self) -> Value {
+    fn clients(&self) -> Vec<ClientName> {
         relay::clients(&self.app)
     }
 
-    fn front_has(&self, front: &Arc<str>, clients: &Value) {
+    fn front_has(&self, front: &Arc<str>, clients: Vec<ClientName>) {
         relay::front_has(&self.app, &self.runtime, front, clients);
     }
 

@@ -16,7 +16,7 @@ use fresco_engine::placement::{JobNeeds, ModelNeed, WorkerView};
 use fresco_engine::{LiveRegistry, MemoryRoom};
 use fresco_files::Folders;
 use fresco_graph::{Map, lock};
-use fresco_memory::{ModelRegistry, Who};
+use fresco_memory::{MemoryAnswer, MemoryCommand, ModelRegistry, Who};
 use fresco_models::detect::Families;
 use fresco_nodes::admission::{self, Asked, Verdict};
 use fresco_tensor::answer_within;
@@ -44,6 +44,12 @@ impl Room {
             admission: None,
             cluster: None,
         })
+    }
+
+    fn carry_out(&self, command: MemoryCommand) -> Option<MemoryAnswer> {
+        let answer = self.registry.carry_out(&command);
+        let refused = |refusal| tracing::warn!("the memory room does not do it: {refusal}");
+        answer.map_err(refused).ok()
     }
 
     /// Lets it look at prompts before they run.
@@ -168,10 +174,13 @@ impl MemoryRoom for Room {
 
     fn unload_all(&self, prompt_id: &str, why: engine::Unload) {
         match why {
-            engine::Unload::OutOfMemory => self.registry.unload_after_oom(&Who {
-                prompt: prompt_id.into(),
-                ..Who::default()
-            }),
+            engine::Unload::OutOfMemory => {
+                let who = Who {
+                    prompt: prompt_id.into(),
+                    ..Who::default()
+                };
+                drop(self.carry_out(MemoryCommand::UnloadAfterFailure(who)));
+            }
             // The registry was told the same, and does it with the rest of the cleanup.
             engine::Unload::PromptDone => {}
         }
@@ -182,8 +191,14 @@ impl MemoryRoom for Room {
         request: &engine::FreeRequest,
         running: Option<&str>,
     ) -> Option<engine::RoomReport> {
-        let report = self.registry.free(request, running);
-        Some(Arc::new(report))
+        let command = MemoryCommand::Free {
+            request: request.clone(),
+            running: running.map(Into::into),
+        };
+        match self.carry_out(command)? {
+            MemoryAnswer::Freed(report) => Some(Arc::new(report)),
+            _ => None,
+        }
     }
 
     fn note_free(&self, note: engine::FreeNote<'_>) {
@@ -195,7 +210,7 @@ impl MemoryRoom for Room {
     }
 
     fn release_caches(&self) {
-        self.registry.soft_empty();
+        drop(self.carry_out(MemoryCommand::TrimCaches));
         fresco_tensor::free_spare_memory();
     }
 

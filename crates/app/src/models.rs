@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
-use fresco_cluster::content::sync::{self, End, ModelServer, Progress, Wanted};
+use fresco_cluster::content::sync::{self, ModelServer};
 use fresco_cluster::content::{Catalogue, ModelEntry};
+use fresco_cluster::protocol::control::{WorkerAnswer, WorkerRequest};
+use fresco_cluster::protocol::models::{CopyEnd, CopyProgress, Wanted};
 use fresco_cluster::{Broker, BrokerState, Heard, Subscription};
-use fresco_graph::{Value, json, lock};
+use fresco_graph::lock;
 
 use crate::assembly::Assembly;
 use crate::cli::{ModelsArgs, ModelsTask};
@@ -99,7 +101,7 @@ fn list(broker: &Broker) -> anyhow::Result<ExitCode> {
     let mut files: BTreeMap<(String, String), Vec<(String, ModelEntry)>> = BTreeMap::new();
     let workers = workers(broker)?;
     for worker in &workers {
-        match sync::list_of(broker, broker, worker) {
+        match sync::list_of(broker, worker) {
             Ok(entries) => {
                 for entry in entries {
                     let key = (entry.folder.clone(), entry.name.clone());
@@ -159,26 +161,17 @@ impl Here {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_nanos();
         let name = format!("sync-{}-{now}", std::process::id());
-        let (sender, requests) = mpsc::channel::<Heard>();
-        let listening = broker.subscribe(&broker.subject(&format!("control.{name}")), {
-            move |heard| drop(sender.send(heard))
-        })?;
+        let subject = broker.subject(&format!("control.{name}"));
         let (answerer, answering) = (server.clone(), broker.clone());
-        std::thread::Builder::new()
-            .name("models".into())
-            .spawn(move || {
-                for heard in requests {
-                    let answer = match json::parse_bytes(&heard.payload) {
-                        Ok(request) => answerer.handle(&request),
-                        Err(_) => Value::Null,
-                    };
-                    let answer = json::to_string(&answer).into_bytes();
-                    if let Err(error) = answering.answer(&heard, answer) {
-                        tracing::warn!("a part of a file was not handed over: {error}");
-                    }
+        let listening = broker.subscribe(&subject, move |heard| {
+            let answerer = answerer.clone();
+            answering.serve(heard, move |request| match request {
+                WorkerRequest::Models(request) => {
+                    answerer.answer(request).map(WorkerAnswer::Models)
                 }
-            })
-            .context("cannot start a thread")?;
+                _ => Err("this process has model files only".to_owned()),
+            });
+        })?;
         Ok(Self {
             server,
             catalogue,
@@ -197,7 +190,7 @@ fn sync_models(broker: Arc<Broker>, mut args: ModelsArgs) -> anyhow::Result<Exit
     };
     let list = |worker: Option<&String>| -> anyhow::Result<Vec<ModelEntry>> {
         match (worker, &here) {
-            (Some(worker), _) => sync::list_of(&*broker, &*broker, worker)
+            (Some(worker), _) => sync::list_of(&*broker, worker)
                 .with_context(|| format!("cannot ask the worker {worker} for its models")),
             (None, Some(here)) => Ok(here.catalogue.entries().to_vec()),
             (None, None) => Ok(Vec::new()),
@@ -228,7 +221,7 @@ fn sync_models(broker: Arc<Broker>, mut args: ModelsArgs) -> anyhow::Result<Exit
             let own = here.as_ref().map(|here| &here.name);
             let from = from.as_ref().or(own).context("nobody to copy from")?;
             let mut tellers: Vec<Teller> = files.iter().map(Teller::new).collect();
-            let mut tell = |progress: &[Progress]| {
+            let mut tell = |progress: &[CopyProgress]| {
                 for (teller, progress) in tellers.iter_mut().zip(progress) {
                     if progress.end.is_none() && progress.size > 0 {
                         teller.tell(progress.done, progress.size);
@@ -244,9 +237,9 @@ fn sync_models(broker: Arc<Broker>, mut args: ModelsArgs) -> anyhow::Result<Exit
     let mut failed = false;
     for (file, end) in files.iter().zip(&ends) {
         let end = match end {
-            End::Copied => "copied".to_owned(),
-            End::There => "is there already".to_owned(),
-            End::Failed(why) => {
+            CopyEnd::Copied => "copied".to_owned(),
+            CopyEnd::There => "is there already".to_owned(),
+            CopyEnd::Failed(why) => {
                 failed = true;
                 format!("was not copied: {why}")
             }

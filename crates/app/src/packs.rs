@@ -192,7 +192,7 @@ pub(crate) struct Surroundings {
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) engine: Arc<OnceLock<Engine>>,
     /// The models in memory; none where nothing is run.
-    pub(crate) models: Option<fresco_server::Registries>,
+    pub(crate) models: Option<fresco_memory::Registries>,
     /// What packs added to the lists of samplers and schedules, by process.
     pub(crate) listed: Mutex<Vec<(Arc<str>, Listed)>>,
 }
@@ -308,7 +308,7 @@ impl Outside for Surroundings {
 
     fn make_room(&self, bytes: u64, device: &str, prompt: &str) -> u64 {
         let mut most = 0;
-        for one in self.models.iter().flat_map(fresco_server::Registries::iter) {
+        for one in self.models.iter().flat_map(fresco_memory::Registries::iter) {
             let devices = one.registry.devices();
             let Some(place) = devices.iter().find(|place| place.name() == device) else {
                 continue;
@@ -321,7 +321,13 @@ impl Outside for Surroundings {
                     devices: Some(vec![device.to_owned()]),
                     ..fresco_memory::FreeRequest::default()
                 };
-                one.registry.free(&wanted, Some(prompt));
+                let command = fresco_memory::MemoryCommand::Free {
+                    request: wanted,
+                    running: Some(prompt.into()),
+                };
+                if let Err(refusal) = one.registry.carry_out(&command) {
+                    tracing::warn!("no room was made on {device}: {refusal}");
+                }
             }
             most = free().max(most);
         }

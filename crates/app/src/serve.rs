@@ -15,11 +15,11 @@ use fresco_files::dirs::check_writable;
 use fresco_graph::PromptLimits;
 use fresco_server::serve::{Plain, serve as listen};
 use fresco_server::{
-    App, Config, FarWorkers, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions,
+    App, Config, Hub, LogRing, Metrics, Parts, REFERENCE_VERSION, Templates, Versions,
 };
 
 use crate::assembly::Assembly;
-use crate::front::{ClusterParts, ForFronts, Shown, WithNeighbours};
+use crate::front::{ClusterParts, ForFronts, WithNeighbours};
 use crate::front_end::Pages;
 use crate::python::TemplateFiles;
 use crate::settings::{ServeSettings, UsageError};
@@ -260,9 +260,7 @@ async fn assembled(
         memory: crate::memory_guard::memory_guard(),
         describe_model: Arc::new(crate::model_file::describe),
         packs: Arc::new(crate::packs::ServedPacks(packs.clone())),
-        far: front
-            .clone()
-            .map(|front| Arc::new(Shown(front)) as Arc<dyn FarWorkers>),
+        far: front.clone(),
     });
     if let Some(front) = &front {
         front.answer_fronts(Arc::new(ForFronts {

@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fresco_cluster::content::sync::ModelServer;
 use fresco_cluster::content::{Catalogue, Transfer};
-use fresco_cluster::{Broker, OtherRequests, WorkerParts, WorkerProcess, WorkerSink};
+use fresco_cluster::{Broker, MemoryRequests, WorkerParts, WorkerProcess, WorkerSink};
 use fresco_engine::store::JobStore;
 use fresco_engine::{Engine, EngineConfig, EventSink, WorkerConfig};
 use fresco_graph::{PromptLimits, Value};
-use fresco_server::Registries;
+use fresco_memory::{MemoryCommand, Refusal, Registries};
 
 use crate::assembly::Assembly;
 use crate::cli::{DirArgs, WorkerTaskArgs};
@@ -93,13 +93,13 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
         swept: ["input", "output", "temp"]
             .map(|name| own_state.join(name))
             .into(),
-        answers: Arc::new(Answers {
-            files: ModelServer::new(
-                assembly.folders.clone(),
-                catalogue.clone(),
-                broker.clone(),
-                broker.clone(),
-            ),
+        models: ModelServer::new(
+            assembly.folders.clone(),
+            catalogue.clone(),
+            broker.clone(),
+            broker.clone(),
+        ),
+        memory: Arc::new(Memory {
             models,
             engine: engine.clone(),
         }),
@@ -201,24 +201,19 @@ impl Stop {
     }
 }
 
-/// Requests about model files and about memory.
-struct Answers {
-    files: Arc<ModelServer>,
+/// Requests about memory.
+struct Memory {
     models: Registries,
     engine: Engine,
 }
 
-impl OtherRequests for Answers {
-    fn answer(&self, request: &Value) -> Option<Value> {
-        match request.get("kind").and_then(Value::as_str)? {
-            "models" => Some(self.files.handle(request)),
-            "memory" => {
-                let answer = fresco_server::answer_memory(&self.models, request);
-                self.engine.memory_changed();
-                Some(answer)
-            }
-            _ => None,
+impl MemoryRequests for Memory {
+    fn carry_out(&self, command: &MemoryCommand) -> Result<Value, Refusal> {
+        let answer = fresco_server::answer_memory(&self.models, command);
+        if command.changes() {
+            self.engine.memory_changed();
         }
+        answer
     }
 
     fn report(&self, room: &fresco_engine::RoomReport) -> Option<Value> {

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use fresco_engine::placement::{Resident, WorkerView};
 use fresco_engine::{EventSink, ExecutorConfig, WorkerConfig, WorkerKind};
 use fresco_graph::Map;
-use fresco_memory::{EventNumbers, ModelRegistry, Policy};
-use fresco_server::{Registries, WorkerModels};
+use fresco_memory::{EventNumbers, ModelRegistry, Policy, Registries, WorkerModels};
 use fresco_tensor::Device;
 
 use crate::assembly::Assembly;

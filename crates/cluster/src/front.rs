@@ -7,7 +7,7 @@ mod link;
 mod peers;
 mod remote;
 
-pub use peers::{Delivered, Neighbour};
+pub use peers::{Delivered, FrontRequests, Neighbour};
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,22 +16,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fresco_engine::{Engine, MakeWorker, WorkerConfig, WorkerKind};
-use fresco_graph::{Map, Value, lock, map};
+use fresco_graph::lock;
 
 use crate::connection::{Broker, BrokerError, BrokerState, Heard, Subscription, is_word};
-use crate::content::{Catalogue, ClusterModels, ModelEntry, Transfer};
-use crate::wire::{self, Alive, Fields};
-use crate::worker::large_message;
+use crate::content::{Catalogue, ClusterModels, Transfer};
+use crate::protocol::alive::Alive;
+use crate::protocol::control::{WorkerAnswer, WorkerRequest};
+use crate::protocol::{BEAT, GONE, LOST, SILENT};
 use link::{Inbox, Link, Readiness};
 use peers::Peers;
 use remote::RemoteWorker;
 
-/// A job is a worker's for so long after each sign of life.
-const TERM: Duration = Duration::from_secs(10);
-/// A worker that was silent for so long has no place any more.
-const GONE: Duration = Duration::from_secs(30);
-/// How often the fleet is looked at.
-const LOOK: Duration = Duration::from_secs(1);
 /// How often it is looked whether the NATS cluster has grown.
 const TEND: Duration = Duration::from_secs(10);
 /// Workers that are known at once. Whoever sends signs of life in more names is no worker.
@@ -90,23 +85,6 @@ pub struct Front {
     shared: Arc<FrontShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     heard: Mutex<Vec<Subscription>>,
-}
-
-/// Asks a worker something and waits for the answer.
-fn ask(
-    broker: &Broker,
-    subject: &str,
-    request: Map,
-    patience: Duration,
-) -> Result<Value, BrokerError> {
-    let answer = broker.request(subject, wire::bytes(request), patience)?;
-    let large = large_message(broker, &answer)?;
-    let answer = wire::parse(large.as_deref().unwrap_or(&answer))
-        .map_err(|e| BrokerError::failed(format!("ask {subject}"), e))?;
-    match answer.get("error").and_then(Value::as_str) {
-        None => Ok(answer),
-        Some(why) => Err(BrokerError::failed(format!("ask {subject}"), why)),
-    }
 }
 
 /// The name of this front, made when its database was new.
@@ -230,7 +208,7 @@ impl Front {
             };
             let silent = link.silent();
             let held = link.state();
-            let version = held.alive.as_ref().map(|alive| alive.version.clone());
+            let version = held.program();
             WorkerFacts {
                 name: link.name.clone(),
                 state,
@@ -241,20 +219,19 @@ impl Front {
         links.iter().map(facts).collect()
     }
 
-    /// Passes a request on to a worker. Waits: not for threads that serve sockets.
+    /// Asks a worker something. Waits: not for threads that serve sockets.
     pub fn ask(
         &self,
         worker: &str,
-        request: Map,
+        request: &WorkerRequest,
         patience: Duration,
-    ) -> Result<Value, BrokerError> {
+    ) -> Result<WorkerAnswer, BrokerError> {
         if !lock(&self.shared.links).contains_key(worker) {
             return Err(BrokerError::Nobody {
                 what: format!("ask worker {worker}"),
             });
         }
-        let subject = self.shared.broker.subject(&format!("control.{worker}"));
-        ask(&self.shared.broker, &subject, request, patience)
+        self.shared.ask_worker(worker, request, patience)
     }
 
     /// After the engine has stopped.
@@ -283,6 +260,16 @@ impl Drop for Route<'_> {
 }
 
 impl FrontShared {
+    fn ask_worker(
+        &self,
+        worker: &str,
+        request: &WorkerRequest,
+        patience: Duration,
+    ) -> Result<WorkerAnswer, BrokerError> {
+        let answer = self.broker.ask_worker(worker, request, patience)?;
+        answer.map_err(|why| BrokerError::failed(format!("ask worker {worker}"), why))
+    }
+
     fn engine(&self) -> Option<&Engine> {
         self.engine.get()
     }
@@ -354,7 +341,7 @@ impl FrontShared {
         let Some(link) = self.link(&name) else {
             return;
         };
-        let new = link.silent().is_none_or(|time| time > LOOK * 3);
+        let new = link.silent().is_none_or(|time| time > BEAT * 3);
         if link.hear(alive, &self.id)
             && let Some(engine) = self.engine()
         {
@@ -394,7 +381,7 @@ impl FrontShared {
         };
         engine.add_worker(WorkerConfig {
             name: link.name.clone(),
-            kind: WorkerKind::Remote { make, term: TERM },
+            kind: WorkerKind::Remote { make, term: LOST },
         });
     }
 
@@ -417,7 +404,7 @@ impl FrontShared {
                 tended = Instant::now();
                 self.broker.tend_streams();
             }
-            self.wait(LOOK);
+            self.wait(BEAT);
             *lock(&self.news) = false;
         }
     }
@@ -438,7 +425,7 @@ impl FrontShared {
             self.let_go(engine, link);
             return;
         }
-        if silent < link::LIFE {
+        if silent < SILENT {
             if engine.workers().iter().all(|one| one.worker != link.name) {
                 tracing::info!(worker = %link.name, "a worker came");
                 self.give_place(link);
@@ -465,30 +452,21 @@ impl FrontShared {
     }
 
     fn describe(&self, engine: &Engine, link: &Arc<Link>, of: (Arc<str>, u64)) {
-        let subject = self.broker.subject(&format!("control.{}", link.name));
-        let asked = ask(
-            &self.broker,
-            &subject,
-            map! {"do" => "describe"},
-            DESCRIBING,
-        );
+        let asked = self.ask_worker(&link.name, &WorkerRequest::Describe, DESCRIBING);
         let description = match asked {
-            Ok(description) => description,
+            Ok(WorkerAnswer::Description(description)) => description,
+            Ok(_) => {
+                link.is_bad("it does not say what it has when it is asked".to_owned());
+                return;
+            }
             Err(error) => {
                 tracing::debug!(worker = %link.name, "it does not say what it has: {error}");
                 return;
             }
         };
-        let classes = match Fields(&description).texts("classes") {
-            Ok(classes) => classes,
-            Err(error) => {
-                link.is_bad(format!("what it says of itself makes no sense: {error}"));
-                return;
-            }
-        };
-        let models = description.get("models").cloned().unwrap_or_default();
-        let entries = Arc::new(ModelEntry::list(&models));
-        self.models.set_worker(&link.name, entries, classes);
+        let entries = Arc::new(description.models);
+        self.models
+            .set_worker(&link.name, entries, description.classes);
         link.described(of);
         engine.workers_changed();
     }

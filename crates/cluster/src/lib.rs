@@ -14,7 +14,7 @@
 //! | `fresco.event.FRONT.TASK` | stored in a stream | worker to one front: numbered events, the outcome last |
 //! | `fresco.preview.FRONT.TASK` | message | pictures on the way, thinned, lost when nobody listens |
 //!
-//! Files and large messages are in an object store, named by the hash of their content. Nothing depends on two clocks agreeing: each side
+//! What each message holds, and in which version, is in [`protocol`]. Files and large messages are in an object store, named by the hash of their content. Nothing depends on two clocks agreeing: each side
 //! counts from when *it* heard something.
 //!
 //! Who owns what: the front's database owns the job and its lease; the worker process owns its one place; the stream owns what was said about a
@@ -23,14 +23,14 @@
 mod connection;
 pub mod content;
 mod disk;
-mod event_wire;
+mod exchange;
 mod front;
 mod objects;
+pub mod protocol;
 mod streams;
-pub mod wire;
 mod worker;
 
 pub use connection::{Broker, BrokerError, BrokerSettings, BrokerState, Heard, Subscription};
-pub use front::{Delivered, Front, FrontParts, Neighbour, WorkerFacts};
+pub use front::{Delivered, Front, FrontParts, FrontRequests, Neighbour, WorkerFacts};
 pub use objects::{ContentHash, hash_file};
-pub use worker::{EventReceiver, OtherRequests, WorkerParts, WorkerProcess, WorkerSink};
+pub use worker::{EventReceiver, MemoryRequests, WorkerParts, WorkerProcess, WorkerSink};

@@ -5,9 +5,12 @@
 use std::fmt;
 use std::io::Read as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::object_store;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncReadExt as _;
 
@@ -28,6 +31,19 @@ impl ContentHash {
         let mut bytes = [0; 32];
         hex::decode_to_slice(text, &mut bytes).ok()?;
         Some(Self(bytes))
+    }
+}
+
+impl Serialize for ContentHash {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ContentHash {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let text = Arc::<str>::deserialize(from)?;
+        Self::parse(&text).ok_or_else(|| D::Error::custom("it is not a hash of 64 digits"))
     }
 }
 

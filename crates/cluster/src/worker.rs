@@ -21,19 +21,22 @@ use std::time::Duration;
 use fresco_engine::store::Passer;
 use fresco_engine::{Engine, RoomReport, now_ms};
 use fresco_files::Folders;
-use fresco_graph::{Map, Value, json, map};
+use fresco_graph::Value;
+use fresco_memory::{MemoryCommand, Refusal};
 
 use crate::connection::{Broker, BrokerError, Heard, Subscription, is_word};
-use crate::content::{Catalogue, ModelEntry, Transfer, neutral_view};
-use crate::wire::{self, Alive, Fields, JobMessage, LARGEST, PROTOCOL, RunAnswer};
+use crate::content::sync::ModelServer;
+use crate::content::{Catalogue, Transfer, neutral_view};
+use crate::protocol::alive::Alive;
+use crate::protocol::control::{FreedMemory, WorkerAnswer, WorkerDescription, WorkerRequest};
+use crate::protocol::jobs::{JobMessage, RunAnswer};
+use crate::protocol::{self, Answered, BEAT, PROTOCOL, ProtocolError};
 use delivery::Undelivered;
 pub use events::{EventReceiver, WorkerSink};
 use place::Place;
 use room::Room;
 
-/// Between two signs of life, at most.
-const BEAT: Duration = Duration::from_secs(1);
-/// And at least, unless another front waits for this worker: small jobs come and go in between.
+/// Between two signs of life, at least, unless another front waits for this worker: small jobs come and go in between.
 const PULSE: Duration = Duration::from_millis(25);
 /// How long a front waits at most for an outcome that is on its way.
 const DELIVERED: Duration = Duration::from_millis(200);
@@ -57,14 +60,15 @@ pub struct WorkerParts {
     pub folders: Folders,
     /// Folders that are this worker's alone; files of jobs do not stay there for ever.
     pub swept: Vec<PathBuf>,
-    /// Answers what this room does not know: requests about memory and about model files.
-    pub answers: Arc<dyn OtherRequests>,
+    /// The model files of this machine, for others.
+    pub models: Arc<ModelServer>,
+    pub memory: Arc<dyn MemoryRequests>,
 }
 
-/// Requests that others answer.
-pub trait OtherRequests: Send + Sync {
-    /// None: nobody knows this request. May take its time.
-    fn answer(&self, request: &Value) -> Option<Value>;
+/// Requests that the memory room answers.
+pub trait MemoryRequests: Send + Sync {
+    /// May take its time.
+    fn carry_out(&self, command: &MemoryCommand) -> Result<Value, Refusal>;
 
     /// What became of the models, in the words of those who freed them, as another machine can read it.
     fn report(&self, _room: &RoomReport) -> Option<Value> {
@@ -86,7 +90,8 @@ struct Shared {
     catalogue: Arc<Catalogue>,
     folders: Folders,
     room: Room,
-    answers: Arc<dyn OtherRequests>,
+    models: Arc<ModelServer>,
+    memory: Arc<dyn MemoryRequests>,
 }
 
 /// Makes one of what was heard.
@@ -121,7 +126,8 @@ impl WorkerProcess {
             catalogue,
             folders,
             swept,
-            answers,
+            models,
+            memory,
         } = parts;
         if !is_word(&name) {
             return Err(BrokerError::Settings(format!(
@@ -141,7 +147,8 @@ impl WorkerProcess {
             catalogue,
             folders,
             room: Room::new(swept),
-            answers,
+            models,
+            memory,
         });
         let (door, knocks) = channel();
         let (jobs, taken) = channel();
@@ -269,7 +276,8 @@ impl Shared {
                         Ok(job) => (RunAnswer::Accepted, job),
                         Err(answer) => (answer, None),
                     };
-                    if let Err(error) = self.broker.answer(&heard, answer.encode()) {
+                    let answer = protocol::encode_answer(&Ok(answer));
+                    if let Err(error) = self.broker.answer(&heard, answer) {
                         // The front sees from the signs of life what became of it.
                         tracing::warn!("a front was not answered: {error}");
                     }
@@ -277,19 +285,30 @@ impl Shared {
                         let _ = jobs.send(job);
                     }
                 }
-                AtTheDoor::Control(heard) => self.control(heard),
+                AtTheDoor::Control(heard) => {
+                    let me = self.clone();
+                    let answer = move |request| me.answer(request);
+                    self.broker.serve(heard, answer);
+                }
             }
         }
     }
 
     /// Takes a job, or says why not. Nothing: it has that job already.
     fn admit(&self, heard: &Heard) -> Result<Option<JobMessage>, RunAnswer> {
-        let refused = |why: String| RunAnswer::Refused(why);
-        let large = large_message(&self.broker, &heard.payload);
+        let large = protocol::whole(&*self.broker, &heard.payload);
         let bytes = large.map_err(|e| RunAnswer::Busy(e.to_string()))?;
         let message = bytes.as_deref().unwrap_or(&heard.payload);
-        let job = JobMessage::decode(message)
-            .map_err(|e| refused(format!("the job cannot be read: {e}")))?;
+        let job = JobMessage::decode(message).map_err(|error| {
+            tracing::warn!("a job is refused: {error}");
+            match error {
+                // Another worker may have the front's version.
+                ProtocolError::Version(version) => RunAnswer::Busy(version.to_string()),
+                ProtocolError::Garbage(why) => {
+                    RunAnswer::Refused(format!("the job cannot be read: {why}"))
+                }
+            }
+        })?;
         if job.session != self.session {
             return Err(RunAnswer::Busy("the worker began anew".to_owned()));
         }
@@ -301,62 +320,28 @@ impl Shared {
         }
     }
 
-    /// Each request has a thread of its own: some take their time.
-    fn control(self: &Arc<Self>, heard: Heard) {
-        let me = self.clone();
-        let work = move || {
-            let answer = match me.answer(&heard.payload) {
-                Ok(answer) => answer,
-                Err(why) => map! {"error" => why}.into(),
-            };
-            let text = json::to_string(&answer).into_bytes();
-            let sent = small_message(&me.broker, text).and_then(|t| me.broker.answer(&heard, t));
-            if let Err(error) = sent {
-                tracing::warn!("a front was not answered: {error}");
-            }
-        };
-        let spawned = std::thread::Builder::new()
-            .name("control".into())
-            .spawn(work);
-        if let Err(error) = spawned {
-            tracing::error!("cannot answer a front: {error}");
-        }
-    }
-
-    fn answer(&self, request: &[u8]) -> Result<Value, String> {
-        let request = wire::parse(request).map_err(|e| e.to_string())?;
-        let fields = Fields(&request);
-        // Kinds of requests have words of their own.
-        if request.get("kind").is_some() {
-            let answer = self.answers.answer(&request);
-            return answer.ok_or_else(|| "there is no such kind of request".to_owned());
-        }
-        let word = fields.text_or_none("do").ok().flatten().unwrap_or_default();
-        let done = || Value::from(map! {"done" => true});
-        match &*word {
-            "want" => {
-                let front = fields.text("front").map_err(|e| e.to_string())?;
+    fn answer(&self, request: WorkerRequest) -> Answered<WorkerAnswer> {
+        match request {
+            WorkerRequest::Want { front } => {
                 self.place.want(&front);
-                Ok(done())
+                Ok(WorkerAnswer::Done)
             }
-            "interrupt" => {
-                let task = fields.whole("task").map_err(|e| e.to_string())?;
-                let front = fields.text("front").map_err(|e| e.to_string())?;
-                if let Some(prompt_id) = self.place.cancel(&front, task) {
+            WorkerRequest::Interrupt(name) => {
+                if let Some(prompt_id) = self.place.cancel(&name.front, name.task) {
                     self.engine.interrupt(Some(&prompt_id));
                 }
-                Ok(done())
+                Ok(WorkerAnswer::Done)
             }
-            "free" => {
-                let request = wire::read_free_request(&request).map_err(|e| e.to_string())?;
-                Ok(self.free(request))
+            WorkerRequest::Free(request) => Ok(WorkerAnswer::Freed(self.free(request))),
+            WorkerRequest::Describe => Ok(WorkerAnswer::Description(self.describe())),
+            WorkerRequest::Memory(command) => {
+                Ok(WorkerAnswer::Memory(self.memory.carry_out(&command)))
             }
-            "describe" => Ok(self.describe()),
-            _ => Err(format!("there is no request {word:?}")),
+            WorkerRequest::Models(request) => self.models.answer(request).map(WorkerAnswer::Models),
         }
     }
 
-    fn free(&self, request: fresco_engine::FreeRequest) -> Value {
+    fn free(&self, request: fresco_engine::FreeRequest) -> FreedMemory {
         let (sender, done) = channel();
         let replies = self.engine.free_and_wait(request);
         let wait = move || {
@@ -371,71 +356,27 @@ impl Shared {
             tracing::error!("cannot wait for what was freed: {error}");
         }
         let reports = done.recv_timeout(FREEING).unwrap_or_default();
-        let mut answer = map! {"done" => !reports.is_empty()};
-        if let Some(report) = reports.first() {
-            answer.insert("took_ms".into(), (report.took.as_millis() as u64).into());
-            answer.insert("cache_reset".into(), report.cache_reset.into());
-            let room = report.models.as_ref();
-            if let Some(room) = room.and_then(|room| self.answers.report(room)) {
-                answer.insert("room".into(), room);
-            }
-            for (key, bytes) in [
-                ("ram_before", report.ram_before),
-                ("ram_after", report.ram_after),
-            ] {
-                if let Some(bytes) = bytes {
-                    answer.insert(key.into(), bytes.into());
-                }
-            }
+        let Some(report) = reports.first() else {
+            return FreedMemory::default();
+        };
+        let room = report.models.as_ref();
+        FreedMemory {
+            done: true,
+            cache_reset: report.cache_reset,
+            room: room.and_then(|room| self.memory.report(room)),
+            ram_before: report.ram_before,
+            ram_after: report.ram_after,
         }
-        answer.into()
     }
 
-    fn describe(&self) -> Value {
+    fn describe(&self) -> WorkerDescription {
         let registry = self.engine.registry();
-        let mut classes: Vec<Value> = registry
-            .iter()
-            .map(|class| (&class.schema().id).into())
-            .collect();
-        classes.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
-        let entries = self.catalogue.entries();
-        let models: Vec<Value> = entries.iter().map(ModelEntry::to_value).collect();
-        map! {
-            "session" => &self.session,
-            "version" => &self.version,
-            "classes" => classes,
-            "models" => models,
+        let ids = registry.iter().map(|class| class.schema().id.clone());
+        let mut classes: Vec<Arc<str>> = ids.collect();
+        classes.sort();
+        WorkerDescription {
+            classes,
+            models: self.catalogue.entries().to_vec(),
         }
-        .into()
     }
-}
-
-/// The content of a message that was too large to be sent as it is; none if it is there itself.
-pub(crate) fn large_message(
-    broker: &Broker,
-    payload: &[u8],
-) -> Result<Option<Vec<u8>>, BrokerError> {
-    // Only a message that is nothing but a reference is that short.
-    if payload.len() > 200 {
-        return Ok(None);
-    }
-    let Ok(value) = wire::parse(payload) else {
-        return Ok(None);
-    };
-    let Some(hash) = value.get("content").and_then(Value::as_str) else {
-        return Ok(None);
-    };
-    let hash = crate::ContentHash::parse(hash)
-        .ok_or_else(|| BrokerError::failed("read a message", "its content has no hash"))?;
-    broker.get_bytes(&hash, LARGEST).map(Some)
-}
-
-/// The message itself, or a reference to it where it is too large.
-pub(crate) fn small_message(broker: &Broker, message: Vec<u8>) -> Result<Vec<u8>, BrokerError> {
-    if message.len() <= broker.largest_message() {
-        return Ok(message);
-    }
-    let hash = broker.put_bytes(&message)?;
-    let reference: Map = map! {"content" => hash.to_string()};
-    Ok(wire::bytes(reference))
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fresco_graph::{Map, Preview, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::messages::now_ms;
 
@@ -18,13 +19,17 @@ pub struct Event {
     pub kind: EventKind,
 }
 
-#[derive(Clone)]
+/// Serialised as workers tell fronts of it; what is the front's own affair, and pictures, which travel apart, are left out.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EventKind {
     /// The queue changed; pending plus running.
+    #[serde(skip)]
     Status {
         remaining: usize,
     },
     /// Waiting prompts were ordered, held or released, or the queue was paused.
+    #[serde(skip)]
     Queue {
         paused: bool,
     },
@@ -41,6 +46,7 @@ pub enum EventKind {
         display: Arc<str>,
     },
     /// The prompt has left the queue, whatever its end.
+    #[serde(skip)]
     Ended,
     /// How far one node is. Whoever shows the whole prompt adds these up, with [`ProgressRegistry`](crate::ProgressRegistry).
     NodeProgress(NodeProgress),
@@ -50,9 +56,11 @@ pub enum EventKind {
         ids: NodeIds,
         value: f64,
         max: f64,
+        #[serde(skip)]
         preview: Option<Preview>,
     },
     /// A picture from the newer progress call: frame 4 only, clients that do not know it get nothing.
+    #[serde(skip)]
     Preview {
         ids: NodeIds,
         preview: Preview,
@@ -92,6 +100,7 @@ pub enum EventKind {
     /// A node's own message in bytes, of a kind that is a number, to one socket or to all.
     Bytes {
         event: u32,
+        #[serde(with = "base64_bytes")]
         bytes: Arc<[u8]>,
         client: Option<Arc<str>>,
     },
@@ -103,13 +112,56 @@ pub enum EventKind {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl EventKind {
+    /// Whether a worker elsewhere tells its front of it as a message.
+    pub fn is_told_elsewhere(&self) -> bool {
+        !matches!(
+            self,
+            Self::Status { .. } | Self::Queue { .. } | Self::Ended | Self::Preview { .. }
+        )
+    }
+
+    /// When it happened, where it says so.
+    pub fn timestamp_mut(&mut self) -> Option<&mut i64> {
+        match self {
+            Self::Start { timestamp }
+            | Self::Cached { timestamp, .. }
+            | Self::Success { timestamp }
+            | Self::Interrupted { timestamp, .. } => Some(timestamp),
+            Self::Error(failure) => Some(&mut Arc::make_mut(failure).timestamp),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes as text, for JSON.
+pub mod base64_bytes {
+    use std::sync::Arc;
+
+    use base64::Engine as _;
+    use base64::prelude::BASE64_STANDARD;
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(bytes: &Arc<[u8]>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&BASE64_STANDARD.encode(bytes))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<[u8]>, D::Error> {
+        let text = Arc::<str>::deserialize(from)?;
+        let bytes = BASE64_STANDARD.decode(text.as_bytes());
+        bytes.map(Into::into).map_err(D::Error::custom)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum NodeState {
     Running,
     Finished,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeProgress {
     pub ids: NodeIds,
     pub state: NodeState,
@@ -118,7 +170,7 @@ pub struct NodeProgress {
 }
 
 /// A node's several names.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NodeIds {
     pub node: Arc<str>,
     pub display: Arc<str>,
@@ -127,13 +179,14 @@ pub struct NodeIds {
 }
 
 /// `execution_error`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// Top-level node.
     pub node: Arc<str>,
     pub class: Arc<str>,
     pub executed: Vec<Arc<str>>,
     pub message: String,
+    #[serde(rename = "type")]
     pub kind: String,
     pub trace: Vec<String>,
     /// Input name to values in text form; an empty list for graph cycles.

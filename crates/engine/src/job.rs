@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fresco_graph::{CancelToken, Map, Value, lock};
+use serde::{Deserialize, Serialize};
 
 use crate::event::Failure;
 use crate::messages::{self, now_ms};
 
 /// A prompt to run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunJob {
     pub prompt_id: Arc<str>,
     /// As validated.
@@ -100,7 +101,8 @@ impl RunControl {
 
 /// How a job ended: the one shape of it, from the executor to the store, the messages between processes, the history and
 /// the page.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum JobEnd {
     /// All its outputs were made.
     Finished,
@@ -138,7 +140,7 @@ impl JobEnd {
 }
 
 /// What became of a job, in the form history keeps.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobOutcome {
     pub end: JobEnd,
     /// UI output by node id.

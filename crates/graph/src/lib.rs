@@ -37,6 +37,7 @@ mod registry;
 mod schema;
 mod signature;
 mod sync;
+pub mod typed;
 mod types;
 pub mod ui;
 mod validate;

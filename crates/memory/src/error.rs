@@ -38,14 +38,3 @@ pub enum MemoryError {
 #[derive(Debug, thiserror::Error)]
 #[error("the weights were removed; run the loader again")]
 pub struct Gone;
-
-/// Why a request about a model cannot be carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ApiError {
-    #[error("there is no such model")]
-    Unknown,
-    #[error("the model is in use")]
-    Leased,
-    #[error("the model is pinned")]
-    Pinned,
-}

@@ -13,10 +13,12 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::amount::{Decimal, GIB, KIB, MIB, clamp};
 
 /// A device and how much memory it has.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceTotal {
     pub name: String,
     pub total: u64,

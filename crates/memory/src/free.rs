@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 use crate::act::Done;
 use crate::claims::Claim;
 use crate::entry::{Later, ModelEntry};
-use crate::error::ApiError;
 use crate::events::event;
 use crate::plan;
 use crate::registry::{ModelRegistry, State};
 use crate::{
     Action, EvictionPlan, FreeNote, FreeReport, FreeRequest, Freed, ModelReport, Origin, Policy,
-    PolicySource, Reason, Trigger, WeightsId, Who,
+    PolicySource, Reason, Refusal, Trigger, WeightsId, Who,
 };
 
 /// The origin of what `POST /free` does.
@@ -139,15 +138,15 @@ impl ModelRegistry {
     }
 
     /// Sets what the API says about a model. What should go after its prompt goes now if no prompt uses it.
-    pub fn set_policy(&self, id: &str, policy: Policy) -> Result<ModelReport, ApiError> {
+    pub fn set_policy(&self, id: &str, policy: Policy) -> Result<ModelReport, Refusal> {
         let who = Who::default();
         let now = self.now();
         let mut guard = self.lock();
         let state = &mut *guard;
-        let id = state.visible(id).ok_or(ApiError::Unknown)?;
+        let id = state.visible(id).ok_or(Refusal::Unknown)?;
         let claim = Claim::new(&who, None, policy, PolicySource::Api);
         state.claim(&id, claim, &who);
-        let entry = state.entries.get_mut(&id).ok_or(ApiError::Unknown)?;
+        let entry = state.entries.get_mut(&id).ok_or(Refusal::Unknown)?;
         let held = entry.is_held();
         if let (Policy::Ttl(time), false) = (policy, held) {
             entry.deadline = now.checked_add(time);
@@ -171,17 +170,17 @@ impl ModelRegistry {
             state.settle(&done, Trigger::Api, &who, &used_before);
         }
         let after = state.report(&id);
-        after.or(report).ok_or(ApiError::Unknown)
+        after.or(report).ok_or(Refusal::Unknown)
     }
 
     /// Drops a model and what is claimed for it. Pinned ones only with `force`; what a prompt uses goes after it.
-    pub fn remove(&self, id: &str, force: bool) -> Result<Removed, ApiError> {
+    pub fn remove(&self, id: &str, force: bool) -> Result<Removed, Refusal> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let id = state.visible(id).ok_or(ApiError::Unknown)?;
-        let entry = state.entries.get_mut(&id).ok_or(ApiError::Unknown)?;
+        let id = state.visible(id).ok_or(Refusal::Unknown)?;
+        let entry = state.entries.get_mut(&id).ok_or(Refusal::Unknown)?;
         if entry.claims.policy() == Policy::Pin && !force {
-            return Err(ApiError::Pinned);
+            return Err(Refusal::Pinned);
         }
         if entry.is_held() {
             let effective = entry.claims.effective();
@@ -202,16 +201,16 @@ impl ModelRegistry {
     }
 
     /// As [`ModelRegistry::remove`], but not for what a prompt uses.
-    pub fn release(&self, id: &str) -> Result<(), ApiError> {
+    pub fn release(&self, id: &str) -> Result<(), Refusal> {
         let mut guard = self.lock();
         let state = &mut *guard;
-        let id = state.visible(id).ok_or(ApiError::Unknown)?;
+        let id = state.visible(id).ok_or(Refusal::Unknown)?;
         let entry = &state.entries[&id];
         if entry.is_held() {
-            return Err(ApiError::Leased);
+            return Err(Refusal::Leased);
         }
         if entry.claims.policy() == Policy::Pin {
-            return Err(ApiError::Pinned);
+            return Err(Refusal::Pinned);
         }
         self.release_now(state, &id, PATCH);
         Ok(())

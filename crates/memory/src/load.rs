@@ -20,7 +20,7 @@ impl ModelRegistry {
     /// Brings models to where they compute, in this order, and keeps them there while the lease lasts.
     pub fn lease(&self, who: &Who, handles: &[&Handle], need: Need) -> Result<Lease, MemoryError> {
         let (lease, models, new_holds) = self.begin_lease(who, handles)?;
-        let result = self.carry_out(who, &models, need);
+        let result = self.load_all(who, &models, need);
         if let Err(failure) = result {
             self.detach(who, &failure, lease.number, &new_holds);
             return Err(failure.error);
@@ -143,7 +143,7 @@ impl ModelRegistry {
         fresco_tensor::trim_spare_memory();
     }
 
-    fn carry_out(&self, who: &Who, models: &Models, need: Need) -> Result<(), LoadFailure> {
+    fn load_all(&self, who: &Who, models: &Models, need: Need) -> Result<(), LoadFailure> {
         let mut reads: Vec<FileRead> = Vec::new();
         for (id, model) in models {
             match self.read(who, models, id, *model) {

@@ -12,8 +12,8 @@ use crate::oom::OomStep;
 use crate::reason::Reason;
 use crate::registry::{ModelRegistry, State};
 use crate::{
-    Budget, Demand, MemoryError, ModelId, Need, Origin, Placement, Trigger, Unit, VramState,
-    WeightsId, Who, budget, distribute, shrink, split,
+    Allowance, Budget, Demand, MemoryError, ModelId, Need, Origin, Placement, Trigger, Unit,
+    UnitPlan, UnitScene, VramState, WeightsId, Who, budget, distribute, plan_units,
 };
 
 /// The models of a load, in the order in which they are placed.
@@ -201,48 +201,50 @@ impl State {
                 self.send_away(id, model, unit, 0)?;
             }
         } else {
-            let state = settings.state.on(false);
-            let loaded = self.bytes_on(id, model, &here, &units, compute);
-            let minimum = demand.floor;
-            let allowed = budget(
-                state,
-                self.free(compute),
-                loaded,
-                minimum,
-                &settings.reserves,
+            let targets: Option<Vec<DeviceIndex>> =
+                targets.map(|targets| targets.iter().map(|(spot, _)| *spot).collect());
+            let allowance = Allowance {
+                state: settings.state,
+                reserves: settings.reserves,
+                floor: demand.floor,
                 full,
-            );
-            let mut bound = Bound {
-                units: &units,
-                here: &here,
-                compute,
-                offload,
                 streams: settings.streams,
             };
-            if allowed.excess() > 0 {
-                placed.limit = allowed.limit(loaded);
-                placed.buffer = self.shrink_to(id, model, &mut bound, allowed.excess())?;
-            } else {
-                let mut limit = allowed.limit(loaded);
-                // Every round is smaller; with a limit of nothing there is nothing left that could be refused.
-                loop {
-                    placed.limit = limit;
-                    if let Ok(buffer) = self.fit(load, id, model, &bound, limit)? {
-                        placed.buffer = buffer;
-                        break;
-                    }
-                    let loaded = self.bytes_on(id, model, &here, &units, compute);
-                    let (state, free) = (VramState::NormalVram, self.free(compute));
-                    let smaller = budget(state, free, loaded, minimum, &settings.reserves, false);
-                    let smaller = match smaller {
-                        Budget::Bytes(bytes) => loaded.saturating_add_signed(bytes),
-                        Budget::Unlimited => loaded,
-                    };
-                    limit = Some(match limit {
-                        Some(limit) => smaller.min(limit / 2),
-                        None => smaller,
-                    });
+            let buffer = self.entries[id].handles[&model].buffer;
+            let mut limit = None;
+            // Every round is smaller; with a limit of nothing there is nothing left that could be refused.
+            loop {
+                let homes = self.accelerator_bytes(id, model, units.len());
+                let free: Vec<u64> = (0..self.devices.len())
+                    .map(|spot| self.free(spot))
+                    .collect();
+                let plan = plan_units(&UnitScene {
+                    units: &units,
+                    homes: &homes,
+                    compute,
+                    offload,
+                    targets: targets.as_deref(),
+                    free: &free,
+                    buffer,
+                    allowance,
+                    limit,
+                });
+                placed.limit = plan.limit;
+                if self
+                    .carry_out(load, id, model, &plan, (compute, offload))?
+                    .is_ok()
+                {
+                    placed.buffer = plan.buffer;
+                    break;
                 }
+                let loaded = self.bytes_on(id, model, &here, &units, compute);
+                let (state, free) = (VramState::NormalVram, self.free(compute));
+                let smaller = budget(state, free, loaded, demand.floor, &settings.reserves, false);
+                let smaller = match smaller {
+                    Budget::Bytes(bytes) => loaded.saturating_add_signed(bytes),
+                    Budget::Unlimited => loaded,
+                };
+                limit = Some(plan.limit.map_or(smaller, |limit| smaller.min(limit / 2)));
             }
         }
         let entry = self.entries.get_mut(id).expect("a leased entry stays");
@@ -395,52 +397,24 @@ impl State {
         }
     }
 
-    /// One placement pass: what must leave, then what may come.
-    fn fit(
+    /// What must leave the compute device, then what may come.
+    fn carry_out(
         &mut self,
         load: &mut Load<'_>,
         id: &WeightsId,
         model: ModelId,
-        bound: &Bound<'_>,
-        limit: Option<u64>,
-    ) -> Result<Result<u64, Full>, MemoryError> {
-        let list: Vec<Unit> = bound
-            .here
-            .iter()
-            .map(|unit| bound.units[*unit].clone())
-            .collect();
-        let split = split(&list, limit, bound.streams);
-        for unit in &split.offloaded {
-            self.send_away(id, model, bound.here[*unit], bound.offload)?;
+        plan: &UnitPlan,
+        (compute, offload): (DeviceIndex, DeviceIndex),
+    ) -> Result<Result<(), Full>, MemoryError> {
+        for unit in &plan.leave {
+            self.send_away(id, model, *unit, offload)?;
         }
-        for unit in &split.resident {
-            if self
-                .bring(load, id, model, bound.here[*unit], bound.compute)?
-                .is_err()
-            {
+        for unit in &plan.come {
+            if self.bring(load, id, model, *unit, compute)?.is_err() {
                 return Ok(Err(Full));
             }
         }
-        Ok(Ok(split.buffer))
-    }
-
-    /// The budget is less than what is there.
-    fn shrink_to(
-        &mut self,
-        id: &WeightsId,
-        model: ModelId,
-        bound: &mut Bound<'_>,
-        excess: u64,
-    ) -> Result<u64, MemoryError> {
-        let entry = &self.entries[id];
-        let there = |unit: &usize| entry.home(model, *unit) == Some(bound.compute);
-        let resident: Vec<usize> = bound.here.iter().copied().filter(there).collect();
-        let old = entry.handles[&model].buffer;
-        let less = shrink(bound.units, &resident, excess, old, bound.streams);
-        for unit in less.units {
-            self.send_away(id, model, unit, bound.offload)?;
-        }
-        Ok(less.buffer)
+        Ok(Ok(()))
     }
 
     /// Writes down that a model is in place.
@@ -569,14 +543,4 @@ impl State {
         let origin = origin.unwrap_or_else(|| Origin::pressure(load.who));
         (origin, Reason::Several(reasons))
     }
-}
-
-/// What one placement pass is about.
-struct Bound<'a> {
-    units: &'a [Unit],
-    /// Those meant for the compute device.
-    here: &'a [usize],
-    compute: DeviceIndex,
-    offload: DeviceIndex,
-    streams: usize,
 }

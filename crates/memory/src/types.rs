@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fresco_tensor::{Device, TensorError};
+use serde::{Deserialize, Serialize};
 
 use crate::reason::{NodePlace, Reason};
 
 /// How long a model stays. Larger beats smaller where several claims meet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub enum Policy {
     /// Until its place is needed.
     Auto,
@@ -40,6 +42,21 @@ impl Policy {
                 Self::Ttl(Duration::from_secs(seconds.into()))
             }
         })
+    }
+}
+
+impl From<Policy> for String {
+    fn from(policy: Policy) -> Self {
+        policy.to_string()
+    }
+}
+
+impl TryFrom<String> for Policy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let known = Self::SPELLINGS;
+        Self::parse(&text).ok_or_else(|| format!("unknown policy {text:?}; known are {known}"))
     }
 }
 
@@ -105,7 +122,7 @@ pub struct ContentKey {
 }
 
 /// One layer's parameters: what is placed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unit {
     pub name: Arc<str>,
     pub bytes: u64,
@@ -170,7 +187,7 @@ pub trait Weights: Send + Sync {
 }
 
 /// Who asked: part of the identity of a claim.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Who {
     pub client: Arc<str>,
     pub prompt: Arc<str>,

@@ -11,8 +11,8 @@ use crate::plan::{self, EvictionRank, Room, Scene};
 use crate::registry::ModelRegistry;
 use crate::report::describe;
 use crate::{
-    DeviceTotal, EjectOthers, EvictionPlan, ModelId, Need, Placement, Unit, VramState, WeightsId,
-    budget, distribute, headroom, split,
+    Allowance, DeviceTotal, Distribution, EjectOthers, EvictionPlan, ModelId, Need, Placement,
+    Unit, UnitScene, VramState, WeightsId, budget, distribute, headroom, plan_units,
 };
 
 /// One model of a load that is only thought of.
@@ -58,6 +58,8 @@ pub struct ModelPlan {
     pub allocation: Option<String>,
     pub orphans: Vec<Arc<str>>,
     pub warnings: Vec<String>,
+    /// What its placement wants, by device, whether there is room or not.
+    pub meant: Vec<(String, u64)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,6 +140,7 @@ struct Known {
     homes: Vec<Option<DeviceIndex>>,
     compute: DeviceIndex,
     offload: DeviceIndex,
+    spread: Option<Distribution>,
     targets: Option<Vec<DeviceIndex>>,
 }
 
@@ -280,19 +283,18 @@ impl ModelRegistry {
                 plan.problems.push(text);
                 continue;
             };
-            let targets = model.placement.as_ref().map(|placement| {
-                let spread = distribute(
+            let spread = model.placement.as_ref().map(|placement| {
+                distribute(
                     &units,
                     &model.compute,
                     placement,
                     &table.totals(),
                     model.text_encoder,
-                );
-                let spots: Vec<DeviceIndex> = spread
-                    .devices
-                    .iter()
-                    .map(|name| table.spot(name).unwrap_or(0))
-                    .collect();
+                )
+            });
+            let targets = spread.as_ref().map(|spread| {
+                let spots = spread.devices.iter().map(|name| table.spot(name));
+                let spots: Vec<DeviceIndex> = spots.map(|spot| spot.unwrap_or(0)).collect();
                 spread.of.iter().map(|place| spots[*place]).collect()
             });
             known.push(Known {
@@ -300,6 +302,7 @@ impl ModelRegistry {
                 homes,
                 compute,
                 offload: if offload == compute { 0 } else { offload },
+                spread,
                 targets,
             });
         }
@@ -353,80 +356,60 @@ impl ModelRegistry {
                 .map(|placement| describe(placement, &model.compute)),
             ..ModelPlan::default()
         };
-        if let Some(placement) = &model.placement {
-            let spread = distribute(
-                units,
-                &model.compute,
-                placement,
-                &table.totals(),
-                model.text_encoder,
-            );
-            result.orphans = spread
-                .orphans
-                .iter()
-                .map(|unit| Arc::clone(&units[*unit].name))
-                .collect();
-            if let Placement::Expert(expert) = placement {
+        if let Some(spread) = &known.spread {
+            let orphans = spread.orphans.iter();
+            result.orphans = orphans.map(|unit| Arc::clone(&units[*unit].name)).collect();
+            if let Some(Placement::Expert(expert)) = &model.placement {
                 result.warnings = expert.warnings.iter().map(ToString::to_string).collect();
             }
-            result.warnings.extend(spread.warnings);
+            result.warnings.extend(spread.warnings.iter().cloned());
+            let held = spread.held(units);
+            result.meant = spread.devices.iter().cloned().zip(held).collect();
         }
-        let target = |unit: usize| known.targets.as_ref().map_or(known.compute, |t| t[unit]);
-        let mut spots: Vec<DeviceIndex> = (0..units.len()).map(target).collect();
-        for (unit, spot) in spots.iter_mut().enumerate() {
-            if *spot == known.compute || *spot == 0 || known.homes[unit] == Some(*spot) {
-                continue;
-            }
-            let bytes = units[unit].bytes;
-            if free[*spot] < bytes {
-                let name = &table.names[*spot];
-                result.warnings.push(format!(
-                    "{} goes to main memory: {name} has no room",
-                    units[unit].name
-                ));
-                *spot = 0;
-            } else {
-                free[*spot] -= bytes;
-            }
-        }
-        if known.compute != 0 {
-            let here: Vec<usize> = (0..units.len())
-                .filter(|unit| spots[*unit] == known.compute)
-                .collect();
-            let there = |unit: &&usize| known.homes[**unit] == Some(known.compute);
-            let loaded: u64 = here
-                .iter()
-                .filter(there)
-                .map(|unit| units[*unit].bytes)
-                .sum();
-            let full = model.full || request.need.full;
-            let room = free[known.compute];
-            let mut allowed = budget(
-                settings.state,
-                room,
-                loaded,
+        let before = free.to_vec();
+        let mut scene = UnitScene {
+            units,
+            homes: &known.homes,
+            compute: known.compute,
+            offload: known.offload,
+            targets: known.targets.as_deref(),
+            free: &before,
+            buffer: 0,
+            allowance: Allowance {
+                state: settings.state,
+                reserves: settings.reserves,
+                floor: demand.floor,
+                full: model.full || request.need.full,
+                streams: settings.streams,
+            },
+            limit: None,
+        };
+        let mut placed = plan_units(&scene);
+        if placed.overfull && placed.limit.is_none() {
+            // The device would refuse, and get less.
+            let smaller = budget(
+                VramState::NormalVram,
+                before[known.compute],
+                placed.loaded,
                 demand.floor,
                 &settings.reserves,
-                full,
+                false,
             );
-            let total: u64 = here.iter().map(|unit| units[*unit].bytes).sum();
-            if allowed == crate::Budget::Unlimited && total > room.saturating_add(loaded) {
-                allowed = budget(
-                    VramState::NormalVram,
-                    room,
-                    loaded,
-                    demand.floor,
-                    &settings.reserves,
-                    false,
-                );
-            }
-            let list: Vec<Unit> = here.iter().map(|unit| units[*unit].clone()).collect();
-            let split = split(&list, allowed.limit(loaded), settings.streams);
-            for unit in &split.offloaded {
-                spots[here[*unit]] = known.offload;
-            }
-            result.buffer = split.buffer;
-            free[known.compute] = (room + loaded).saturating_sub(split.used);
+            scene.limit = smaller.limit(placed.loaded);
+            placed = plan_units(&scene);
+        }
+        for unit in &placed.refused {
+            let target = known.targets.as_ref().map_or(known.compute, |t| t[*unit]);
+            let name = &table.names[target];
+            result.warnings.push(format!(
+                "{} goes to main memory: {name} has no room",
+                units[*unit].name
+            ));
+        }
+        free.copy_from_slice(&placed.free);
+        result.buffer = placed.buffer;
+        let spots = &placed.spots;
+        if known.compute != 0 {
             let streamed = units
                 .iter()
                 .filter(|unit| !unit.embedding)
@@ -447,7 +430,7 @@ impl ModelRegistry {
             }
         }
         let mut places: BTreeMap<DeviceIndex, u64> = BTreeMap::new();
-        for (unit, spot) in units.iter().zip(&spots) {
+        for (unit, spot) in units.iter().zip(spots) {
             *places.entry(*spot).or_default() += unit.bytes;
             if *spot == known.compute {
                 result.resident += unit.bytes;

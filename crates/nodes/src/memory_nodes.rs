@@ -5,7 +5,7 @@ use std::time::Duration;
 use fresco_graph::{
     Choices, Cx, Input, Node, NodeEntry, NodeError, NodeOutput, NodeResult, Output, Value, entry,
 };
-use fresco_memory::{Handle, Placement, Policy, PolicySource};
+use fresco_memory::{Handle, MemoryCommand, Placement, Policy, PolicySource};
 
 use crate::clip::Clip;
 use crate::control::Control;
@@ -114,7 +114,9 @@ struct UnloadModels {
 
 impl Node for UnloadModels {
     fn run(self, cx: &Cx) -> NodeResult {
-        registry(cx).unload_in_node(&who(cx));
+        let command = MemoryCommand::UnloadForNode(who(cx));
+        let answer = registry(cx).carry_out(&command);
+        answer.map_err(|refusal| NodeError::runtime(refusal.to_string()))?;
         Ok(NodeOutput::one(self.value))
     }
 }

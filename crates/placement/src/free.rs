@@ -1,7 +1,9 @@
 //! One request to free memory: the engine merges and hands it out, the memory room of a worker carries it out.
 
+use serde::{Deserialize, Serialize};
+
 /// What is to leave the memory of the workers: `POST /free`, and what nodes ask for.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FreeRequest {
     /// The models leave the devices.
     pub unload_models: bool,

@@ -23,6 +23,8 @@ pub use queue::{FairQueue, InLine};
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// What a job wants from its worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobNeeds {
@@ -64,14 +66,30 @@ impl JobNeeds {
 }
 
 /// What a worker has, as it said when it last asked for a job.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "ViewMessage")]
 pub struct WorkerView {
     resident: Vec<Resident>,
     devices: Vec<Arc<str>>,
     /// Bytes of weights that its devices hold together; 0: unknown, whatever comes fits.
     room: u64,
     /// What it can load; none: what everybody has.
+    #[serde(skip)]
     inventory: Option<Inventory>,
+}
+
+/// A view as it is read, before its lists are put in order.
+#[derive(Deserialize)]
+struct ViewMessage {
+    resident: Vec<Resident>,
+    devices: Vec<Arc<str>>,
+    room: u64,
+}
+
+impl From<ViewMessage> for WorkerView {
+    fn from(message: ViewMessage) -> Self {
+        Self::new(message.resident, message.devices, message.room)
+    }
 }
 
 /// Keys of the models, and of whatever else jobs need, that a worker has at hand. Clones share it: it is long, and views are
@@ -96,7 +114,7 @@ impl Inventory {
 }
 
 /// Weights in a worker's memory.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Resident {
     pub key: Arc<str>,
     pub bytes: u64,

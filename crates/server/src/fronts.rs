@@ -4,22 +4,25 @@
 
 use std::sync::Arc;
 
-use fresco_graph::{Map, Value, json, map};
+use fresco_cluster::Front;
+use fresco_cluster::protocol::Answered;
+use fresco_cluster::protocol::fronts::{FrontAnswer, FrontRequest};
+use fresco_engine::store::HistoryRecord;
+use fresco_graph::{Map, Value, json};
 
 use crate::App;
 use crate::error::ApiError;
-use crate::far::FarWorkers;
 use crate::history::{self, HistoryWindow};
-use crate::queue::{self, write_items};
+use crate::queue::write_items;
 use crate::request::Request;
 use crate::route::blocking;
 
 /// The way to other fronts, if there are some.
-fn others(request: &Request) -> Option<Arc<dyn FarWorkers>> {
+fn others(request: &Request) -> Option<Arc<Front>> {
     request.app.far.clone().filter(|far| far.has_fronts())
 }
 
-async fn ask(request: &Request, question: Map) -> Vec<Value> {
+async fn ask(request: &Request, question: FrontRequest) -> Vec<FrontAnswer> {
     let Some(far) = others(request) else {
         return Vec::new();
     };
@@ -29,13 +32,14 @@ async fn ask(request: &Request, question: Map) -> Vec<Value> {
 
 /// What runs and what waits elsewhere, as entries of `/queue`.
 pub(crate) async fn queues(request: &Request) -> [Vec<Value>; 2] {
-    let answers = ask(request, map! {"do" => "queue"}).await;
-    ["running", "pending"].map(|list| {
-        let lists = answers
-            .iter()
-            .filter_map(|answer| answer.get(list)?.as_list());
-        lists.flatten().filter(|one| is_job(one)).cloned().collect()
-    })
+    let mut lists = [Vec::new(), Vec::new()];
+    for answer in ask(request, FrontRequest::Queue).await {
+        if let FrontAnswer::Queue { running, pending } = answer {
+            lists[0].extend(running.into_iter().filter(is_job));
+            lists[1].extend(pending.into_iter().filter(is_job));
+        }
+    }
+    lists
 }
 
 /// Whether a client can read this entry of another front's queue. One bad entry would spoil the whole list.
@@ -79,17 +83,18 @@ pub(crate) async fn history(request: &Request, prompt_id: &str) -> Option<String
     if !matches!(ours, Some(Ok(None))) {
         return None;
     }
-    let question = map! {"do" => "history", "prompt_id" => prompt_id};
     let prompt_id: Arc<str> = prompt_id.into();
     let work = move || {
-        let mut answers = far.ask_fronts(&question).into_iter();
-        let is_it = |answer: &Value| {
-            let entry = answer.get("entry");
-            entry.is_some_and(|entry| is_entry_of(entry, &prompt_id))
+        let question = FrontRequest::History {
+            prompt_id: prompt_id.clone(),
         };
-        let answer = answers.find(is_it)?;
-        let mut entry = answer.get("entry")?.clone();
-        let files = answer.get("files").cloned().unwrap_or_default();
+        let mut answers = far.ask_fronts(&question).into_iter();
+        let (mut entry, files) = answers.find_map(|answer| match answer {
+            FrontAnswer::Records { records, files } if is_entry_of(&records, &prompt_id) => {
+                Some((records, files))
+            }
+            _ => None,
+        })?;
         if let Err(why) = far.bring_files(&files, &mut entry) {
             // They are where they were made; another try may bring them.
             tracing::warn!("files of another front's job did not come: {why}");
@@ -129,14 +134,18 @@ pub(crate) async fn histories(
     let Some(far) = others(request) else {
         return Ok(own);
     };
-    let question = map! {"do" => "histories"};
     let work = move || {
         let mut entries: Vec<(Arc<str>, Value)> = Vec::new();
         let own = json::parse(&own).unwrap_or_default();
         let mut wholes = vec![own];
-        for answer in far.ask_fronts(&question) {
-            let mut whole = answer.get("entries").cloned().unwrap_or_default();
-            let files = answer.get("files").cloned().unwrap_or_default();
+        for answer in far.ask_fronts(&FrontRequest::Histories) {
+            let FrontAnswer::Records {
+                records: mut whole,
+                files,
+            } = answer
+            else {
+                continue;
+            };
             match far.bring_files(&files, &mut whole) {
                 Ok(()) => wholes.push(whole),
                 Err(why) => {
@@ -162,90 +171,73 @@ pub(crate) async fn histories(
 }
 
 /// Passes on what is to be done, whoever has the job.
-pub(crate) async fn tell(request: &Request, what: Map) {
+pub(crate) async fn tell(request: &Request, what: FrontRequest) {
     drop(ask(request, what).await);
 }
 
 /// This front's answer to another one.
-pub async fn answer_front(app: &App, question: &Value) -> Value {
-    let text = |name: &str| question.get(name).and_then(Value::as_str);
-    let done = || Value::from(map! {"done" => true});
-    match text("do").unwrap_or_default() {
-        "queue" => {
-            let Some(Ok(queue)) = app.engine.store().queue().await else {
-                return failed("the queue cannot be read");
+pub async fn answer_front(app: &App, request: FrontRequest) -> Answered<FrontAnswer> {
+    let store = app.engine.store();
+    match request {
+        FrontRequest::Queue => {
+            let Some(Ok(queue)) = store.queue().await else {
+                return Err("the queue cannot be read".to_owned());
             };
             let list = |records: &[_]| {
                 let mut out = String::new();
                 write_items(&mut out, records, &[]);
-                json::parse(&out).unwrap_or_default()
+                let list = json::parse(&out).unwrap_or_default();
+                list.as_list().unwrap_or_default().to_vec()
             };
-            map! {"running" => list(&queue.running), "pending" => list(&queue.pending)}.into()
+            Ok(FrontAnswer::Queue {
+                running: list(&queue.running),
+                pending: list(&queue.pending),
+            })
         }
-        "history" => {
-            let id = text("prompt_id").unwrap_or_default();
-            let Some(Ok(record)) = app.engine.store().history_get(id).await else {
-                return failed("the history cannot be read");
+        FrontRequest::History { prompt_id } => {
+            let Some(Ok(record)) = store.history_get(&prompt_id).await else {
+                return Err("the history cannot be read".to_owned());
             };
-            if record.is_none() {
-                return Map::new().into();
-            }
-            let whole = json::parse(&history::render(record.as_slice())).unwrap_or_default();
-            let Some(far) = app.far.clone() else {
-                return failed("this is no front of a cluster");
-            };
-            let offered = whole.clone();
-            let files = blocking(move || far.offer_files(&offered)).await;
-            match files {
-                Ok(Ok(files)) => map! {"entry" => whole, "files" => files}.into(),
-                Ok(Err(why)) => failed(&why),
-                Err(_) => failed("the files cannot be read"),
-            }
+            records(app, record.into_iter().collect()).await
         }
-        "histories" => {
-            let Some(Ok(records)) = app.engine.store().history(Some(LISTED), -1).await else {
-                return failed("the history cannot be read");
+        FrontRequest::Histories => {
+            let Some(Ok(found)) = store.history(Some(LISTED), -1).await else {
+                return Err("the history cannot be read".to_owned());
             };
-            let Some(far) = app.far.clone() else {
-                return failed("this is no front of a cluster");
-            };
-            let offer = move || {
-                let whole = json::parse(&history::render(&records)).unwrap_or_default();
-                let files = far.offer_files(&whole)?;
-                Ok::<Value, String>(map! {"entries" => whole, "files" => files}.into())
-            };
-            match blocking(offer).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(why)) => failed(&why),
-                Err(_) => failed("the files cannot be read"),
-            }
+            records(app, found).await
         }
-        "interrupt" => {
-            let found = app.engine.interrupt(text("prompt_id"));
-            map! {"done" => found}.into()
+        FrontRequest::Interrupt { prompt_id } => {
+            app.engine.interrupt(prompt_id.as_deref());
+            Ok(FrontAnswer::Done)
         }
-        "clear" => {
+        FrontRequest::Clear => {
             let cleared = app.engine.clear_pending().await;
             app.hub.jobs_left(None);
-            cleared.map_or_else(|e| failed(&e.to_string()), |_| done())
+            cleared.map_or_else(|e| Err(e.to_string()), |_| Ok(FrontAnswer::Done))
         }
-        "delete" => {
-            let Ok(ids) = queue::ids(question.get("prompt_ids")) else {
-                return failed("the ids are no list");
-            };
-            for id in &ids {
+        FrontRequest::Delete { prompt_ids } => {
+            for id in &prompt_ids {
                 if app.engine.delete_pending(id).await.unwrap_or(false) {
                     app.hub.jobs_left(Some(id));
                 }
             }
-            done()
+            Ok(FrontAnswer::Done)
         }
-        other => failed(&format!("there is no question {other:?}")),
     }
 }
 
-fn failed(why: &str) -> Value {
-    map! {"error" => why}.into()
+/// Records as `/history` shows them, with their files made available.
+async fn records(app: &App, records: Vec<HistoryRecord>) -> Answered<FrontAnswer> {
+    let Some(far) = app.far.clone() else {
+        return Err("this program is not a front of a cluster".to_owned());
+    };
+    let offer = move || {
+        let records = json::parse(&history::render(&records)).unwrap_or_default();
+        let files = far.offer_files(&records).map_err(|e| e.to_string())?;
+        Ok(FrontAnswer::Records { records, files })
+    };
+    let failed = |_| Err("the files cannot be read".to_owned());
+    blocking(offer).await.unwrap_or_else(failed)
 }
 
 #[cfg(test)]

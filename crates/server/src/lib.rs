@@ -40,7 +40,6 @@ mod pictures;
 mod prompt;
 mod queue;
 pub mod range;
-mod registries;
 pub mod relay;
 mod request;
 mod response;
@@ -66,12 +65,14 @@ use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use fresco_cluster::Front;
 use fresco_engine::Engine;
 use fresco_files::{Dirs, Folders, MemoryGuard};
+use fresco_memory::Registries;
 
 pub use config::{Config, FrontEnd, Limits, Templates, Versions};
 pub use error::{ApiError, Code};
-pub use far::{FarWorker, FarWorkers, answer_memory};
+pub use far::answer_memory;
 pub use fronts::answer_front;
 pub use guard::COOKIE;
 pub use hub::Hub;
@@ -79,7 +80,6 @@ pub use logs::{LogEntry, LogRing};
 pub use memory_json::{event_line, room_report};
 pub use metrics::Metrics;
 pub use pack_host::{NoPacks, Packs};
-pub use registries::{Registries, WorkerModels};
 pub use request::encode_segment;
 pub use system::REFERENCE_VERSION;
 
@@ -108,7 +108,7 @@ pub struct AppState {
     /// What Python packs add.
     pub packs: Arc<dyn Packs>,
     /// Workers on other machines.
-    pub(crate) far: Option<Arc<dyn FarWorkers>>,
+    pub(crate) far: Option<Arc<Front>>,
     i18n: OnceLock<Arc<str>>,
     subgraphs: OnceLock<packs::Subgraphs>,
 }
@@ -128,7 +128,7 @@ pub struct Parts {
     pub describe_model: DescribeModel,
     pub packs: Arc<dyn Packs>,
     /// Workers on other machines, where there may be some.
-    pub far: Option<Arc<dyn FarWorkers>>,
+    pub far: Option<Arc<Front>>,
 }
 
 /// What a model file is, as far as the names in it say.

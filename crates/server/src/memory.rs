@@ -7,36 +7,30 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use fresco_engine::FreeRequest;
 use fresco_graph::{Map, Value, json, map};
-use fresco_memory::{ApiError as Refusal, Policy, Removed};
+use fresco_memory::{MemoryCommand, Policy, Refusal, Registries};
 
 use crate::error::{ApiError, Code};
-use crate::far;
+use crate::far::{self, OVERVIEW};
 use crate::memory_json as wire;
-use crate::memory_load::WantedLoad;
-use crate::registries::Registries;
+use crate::memory_load::load_query;
 use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
 
-/// Events that `GET /memory` shows.
-const RECENT: u64 = 50;
 /// Events that are remembered, and so the most that can be asked for.
 const MOST_EVENTS: usize = 10_000;
 /// A policy that is none: drop it now, and say so if that is not possible.
 const RELEASE_NOW: &str = "release_now";
 
-/// Why the registry does not do it, with the model's name.
+/// Why the memory room does not do it, with the model's name.
 fn refused(refusal: Refusal, id: &str) -> ApiError {
     let (code, text) = match refusal {
-        Refusal::Unknown => return unknown(id),
+        Refusal::Unknown => (Code::NoSuchModel, format!("there is no model {id}")),
+        Refusal::Invalid(problems) => (Code::BadMemoryRequest, problems.join("; ")),
         Refusal::Leased => (Code::ModelInUse, format!("the model {id} is in use")),
         Refusal::Pinned => (Code::ModelPinned, format!("the model {id} is pinned")),
     };
     ApiError::coded(code, text)
-}
-
-pub(crate) fn unknown(id: &str) -> ApiError {
-    ApiError::coded(Code::NoSuchModel, format!("there is no model {id}"))
 }
 
 /// The body as a JSON object; anything else is the client's mistake.
@@ -68,27 +62,46 @@ fn workers(request: &Request) -> Result<Registries, ApiError> {
     })
 }
 
-/// Asks the memory room.
-async fn ask<T: Send + 'static>(
+/// Has the memory rooms of this process carry a command out; workers then look what has become due.
+async fn carry_out_here(
     request: &Request,
-    question: impl FnOnce(&Registries) -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let memory = workers(request)?;
-    blocking(move || question(&memory)).await
-}
-
-/// Changes something there; workers then look what has become due.
-async fn change<T: Send + 'static>(
-    request: &Request,
-    change: impl FnOnce(&Registries) -> T + Send + 'static,
-) -> Result<T, ApiError> {
+    command: &MemoryCommand,
+) -> Result<Result<Value, Refusal>, ApiError> {
+    let (memory, command) = (workers(request)?, command.clone());
     let engine = request.app.engine.clone();
-    ask(request, move |memory| {
-        let changed = change(memory);
-        engine.memory_changed();
-        changed
+    blocking(move || {
+        let answer = memory.carry_out(&command);
+        if command.changes() {
+            engine.memory_changed();
+        }
+        answer.map(|answer| wire::answer(&answer))
     })
     .await
+}
+
+/// Has a command about a model carried out where the model is: at the worker that the request names, here, or elsewhere.
+async fn carry_out(request: &Request, id: &str, command: MemoryCommand) -> Result<Value, ApiError> {
+    let answer = match far::ask(request, &command).await? {
+        Some(answer) => answer,
+        None => match carry_out_here(request, &command).await? {
+            Err(Refusal::Unknown) => far::at_its_worker(request, &command).await?,
+            answer => answer,
+        },
+    };
+    answer.map_err(|refusal| refused(refusal, id))
+}
+
+/// Has a command carried out by the worker that the request names, else here. True: it was here.
+async fn carry_out_at_one(
+    request: &Request,
+    command: &MemoryCommand,
+) -> Result<(Value, bool), ApiError> {
+    let (answer, here) = match far::ask(request, command).await? {
+        Some(answer) => (answer, false),
+        None => (carry_out_here(request, command).await?, true),
+    };
+    let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
+    Ok((answer, here))
 }
 
 /// `POST /free`. Nothing is freed inside the request: the worker does it when no prompt runs.
@@ -121,13 +134,15 @@ pub(crate) async fn free(mut request: Request) -> Answer {
 
 /// What all workers would do, or the one that is named.
 async fn free_plan(request: &Request, wanted: FreeRequest) -> Result<Value, ApiError> {
-    let asked = wanted.clone();
+    let command = MemoryCommand::PlanFree(wanted);
     let own = if far::named(request).is_some() {
-        Vec::<Value>::new().into()
+        Value::Null
     } else {
-        ask(request, move |memory| wire::plan(&memory.free_plan(&asked))).await?
+        let answer = carry_out_here(request, &command).await?;
+        let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
+        answer.get("plan").cloned().unwrap_or_default()
     };
-    far::add_plans(request, &wanted, own).await
+    far::add_plans(request, &command, own).await
 }
 
 /// Forgetting results implies unloading, also in a plan.
@@ -189,15 +204,12 @@ async fn known_devices(
     let Some(wanted) = wanted.filter(|w| !w.is_empty()) else {
         return Ok(());
     };
-    let mut names: Vec<String> = Vec::new();
-    let asked = map! {"do" => "overview"};
-    if let Some(Ok(overview)) = far::ask(request, asked).await? {
-        let devices = overview.get("devices").and_then(Value::as_list);
-        let name = |device: &Value| Some(device.get("device")?.as_str()?.to_owned());
-        names.extend(devices.unwrap_or_default().iter().filter_map(name));
-    } else {
-        let own = ask(request, Registries::snapshot).await?;
-        names.extend(own.devices.into_iter().map(|device| device.device));
+    let (overview, here) = carry_out_at_one(request, &OVERVIEW).await?;
+    let devices = overview.get("devices").and_then(Value::as_list);
+    let name = |device: &Value| Some(device.get("device")?.as_str()?.to_owned());
+    let devices = devices.unwrap_or_default().iter();
+    let mut names: Vec<String> = devices.filter_map(name).collect();
+    if here {
         for device in far::devices(request).await? {
             if !names.contains(&device) {
                 names.push(device);
@@ -219,68 +231,39 @@ async fn known_devices(
 
 /// `GET /memory`.
 pub(crate) async fn all(request: Request) -> Answer {
-    if let Some(answer) = far::ask(&request, map! {"do" => "overview"}).await? {
-        let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
-        return Ok(response::json(&answer));
+    let (mut overview, here) = carry_out_at_one(&request, &OVERVIEW).await?;
+    if here {
+        far::add_to_overview(&request, &mut overview).await?;
     }
-    let overview = ask(&request, |memory| {
-        let last = memory.last_seq();
-        let decisions = memory.events(last.saturating_sub(RECENT), &[], RECENT as usize);
-        wire::overview(&memory.snapshot(), &decisions, last)
-    });
-    let mut overview = overview.await?;
-    far::add_to_overview(&request, &mut overview).await?;
     Ok(response::json(&overview))
 }
 
 /// `GET /memory/devices`.
 pub(crate) async fn devices(request: Request) -> Answer {
-    if let Some(devices) = of_named(&request, "devices").await? {
-        return Ok(response::json(&devices));
-    }
-    let snapshot = ask(&request, Registries::snapshot).await?;
-    let own = wire::devices(&snapshot.devices);
-    let all = far::add_list(&request, "devices", own).await?;
-    Ok(response::json(&all))
+    list(&request, "devices").await
 }
 
 /// `GET /memory/models`.
 pub(crate) async fn models(request: Request) -> Answer {
-    if let Some(models) = of_named(&request, "models").await? {
-        return Ok(response::json(&models));
-    }
-    let snapshot = ask(&request, Registries::snapshot).await?;
-    let own = wire::models(&snapshot.models);
-    let all = far::add_list(&request, "models", own).await?;
-    Ok(response::json(&all))
+    list(&request, "models").await
 }
 
-/// A list of the worker elsewhere that a request names; none if it names none.
-async fn of_named(request: &Request, list: &str) -> Result<Option<Value>, ApiError> {
-    let Some(answer) = far::ask(request, map! {"do" => "overview"}).await? else {
-        return Ok(None);
-    };
-    let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
-    Ok(answer.get(list).cloned())
+/// One list of the overview.
+async fn list(request: &Request, name: &'static str) -> Answer {
+    let (overview, here) = carry_out_at_one(request, &OVERVIEW).await?;
+    let mut list = overview.get(name).cloned().unwrap_or_default();
+    if here {
+        list = far::add_list(request, name, list).await?;
+    }
+    Ok(response::json(&list))
 }
 
 /// `GET /memory/models/{weights_id}`.
 pub(crate) async fn model(request: Request) -> Answer {
     let id = request.param(0).to_owned();
-    let question = map! {"do" => "model", "id" => id.as_str()};
-    if let Some(answer) = far::ask(&request, question).await? {
-        let answer = answer.map_err(|refusal| refused(refusal, &id))?;
-        return Ok(response::json(&answer));
-    }
-    let asked = id.clone();
-    let found = ask(&request, move |memory| memory.model(&asked)).await?;
-    if let Some((model, units)) = found {
-        return Ok(response::json(&wire::detail(&model, &units)));
-    }
-    let question = map! {"do" => "model", "id" => id.as_str()};
-    let found = far::at_its_worker(&request, question).await?;
-    let found = found.map_err(|refusal| refused(refusal, &id))?;
-    Ok(response::json(&found))
+    let command = MemoryCommand::Model { id: id.clone() };
+    let model = carry_out(&request, &id, command).await?;
+    Ok(response::json(&model))
 }
 
 /// `PATCH /memory/models/{weights_id}`.
@@ -297,46 +280,20 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
         _ => policy.to_owned(),
     };
     let id = request.param(0).to_owned();
-    let asked = id.clone();
-    if policy != RELEASE_NOW {
-        let question = map! {"do" => "policy", "id" => id.as_str(), "policy" => policy.as_str()};
-        let known = Policy::parse(&policy).is_some();
-        if known && let Some(answer) = far::ask(&request, question).await? {
-            let answer = answer.map_err(|refusal| refused(refusal, &id))?;
-            return Ok(response::json(&answer));
-        }
-    }
     if policy == RELEASE_NOW {
-        let question = map! {"do" => "release", "id" => id.as_str()};
-        if let Some(answer) = far::ask(&request, question).await? {
-            answer.map_err(|refusal| refused(refusal, &id))?;
-            return Ok(removed(&id, Removed::Done));
-        }
-        let released = ask(&request, move |memory| memory.release(&asked)).await?;
-        let question = map! {"do" => "release", "id" => id.as_str()};
-        match released {
-            Err(Refusal::Unknown) => drop(
-                far::at_its_worker(&request, question)
-                    .await?
-                    .map_err(|refusal| refused(refusal, &id))?,
-            ),
-            released => released.map_err(|refusal| refused(refusal, &id))?,
-        }
-        return Ok(removed(&id, Removed::Done));
+        let answer = carry_out(&request, &id, MemoryCommand::Release { id: id.clone() }).await?;
+        return Ok(removed(&id, &answer));
     }
     let policy = Policy::parse(&policy).ok_or_else(|| {
         let known = Policy::SPELLINGS;
         bad(&format!("there is no policy {policy:?}; there are {known}"))
     })?;
-    let question = map! {"do" => "policy", "id" => id.as_str(), "policy" => policy.to_string()};
-    let model = change(&request, move |memory| memory.set_policy(&asked, policy)).await?;
-    if matches!(model, Err(Refusal::Unknown)) {
-        let model = far::at_its_worker(&request, question).await?;
-        let model = model.map_err(|refusal| refused(refusal, &id))?;
-        return Ok(response::json(&model));
-    }
-    let model = model.map_err(|refusal| refused(refusal, &id))?;
-    Ok(response::json(&wire::model(&model)))
+    let command = MemoryCommand::SetPolicy {
+        id: id.clone(),
+        policy,
+    };
+    let model = carry_out(&request, &id, command).await?;
+    Ok(response::json(&model))
 }
 
 /// `DELETE /memory/models/{weights_id}`.
@@ -345,33 +302,20 @@ pub(crate) async fn remove(request: Request) -> Answer {
         .query("force")
         .is_some_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
     let id = request.param(0).to_owned();
-    let question = map! {"do" => "remove", "id" => id.as_str(), "force" => force};
-    let far_end = |answer: Result<Value, Refusal>| {
-        let answer = answer.map_err(|refusal| refused(refusal, &id))?;
-        let deferred = answer.get("removed").and_then(Value::as_str) == Some("deferred");
-        let how = if deferred {
-            Removed::Deferred
-        } else {
-            Removed::Done
-        };
-        Ok(removed(&id, how))
+    let command = MemoryCommand::Remove {
+        id: id.clone(),
+        force,
     };
-    if let Some(answer) = far::ask(&request, question.clone()).await? {
-        return far_end(answer);
-    }
-    let asked = id.clone();
-    let how = change(&request, move |memory| memory.remove(&asked, force)).await?;
-    if matches!(how, Err(Refusal::Unknown)) {
-        return far_end(far::at_its_worker(&request, question).await?);
-    }
-    let how = how.map_err(|refusal| refused(refusal, &id))?;
-    Ok(removed(&id, how))
+    let answer = carry_out(&request, &id, command).await?;
+    Ok(removed(&id, &answer))
 }
 
-fn removed(id: &str, how: Removed) -> axum::response::Response {
-    let (status, word) = match how {
-        Removed::Done => (StatusCode::OK, "released"),
-        Removed::Deferred => (StatusCode::ACCEPTED, "deferred"),
+fn removed(id: &str, answer: &Value) -> axum::response::Response {
+    let word = answer.get("status").and_then(Value::as_str);
+    let word = word.unwrap_or("released");
+    let status = match word {
+        "deferred" => StatusCode::ACCEPTED,
+        _ => StatusCode::OK,
     };
     response::json_status(status, &map! {"weights_id" => id, "status" => word}.into())
 }
@@ -396,29 +340,23 @@ pub(crate) async fn events(request: Request) -> Answer {
         .filter(|k| !k.is_empty())
         .map(str::to_owned)
         .collect();
-    let wanted: Vec<Value> = kinds.iter().map(Value::from).collect();
-    let question =
-        map! {"do" => "events", "since" => since, "limit" => limit as u64, "kinds" => wanted};
-    if let Some(answer) = far::ask(&request, question.clone()).await? {
-        let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
-        return Ok(response::json(&answer));
+    let command = MemoryCommand::Events {
+        since,
+        kinds,
+        limit,
+    };
+    let (mut answer, here) = carry_out_at_one(&request, &command).await?;
+    if here && let Value::Map(map) = &mut answer {
+        far::add_events(&request, &command, limit, Arc::make_mut(map)).await?;
     }
-    let answer = ask(&request, move |memory| {
-        // In this order, so that nothing up to the number is missing.
-        let last_seq = memory.last_seq();
-        let events = memory.events(since, &kinds, limit);
-        map! {"events" => wire::events(&events), "last_seq" => last_seq}
-    });
-    let mut answer = answer.await?;
-    far::add_events(&request, question, limit, &mut answer).await?;
-    Ok(response::json(&answer.into()))
+    Ok(response::json(&answer))
 }
 
 /// `GET /memory/check`.
 pub(crate) async fn check(request: Request) -> Answer {
-    let problems = ask(&request, Registries::check).await?;
-    let answer = map! {"consistent" => problems.is_empty(), "problems" => problems};
-    Ok(response::json(&answer.into()))
+    let answer = carry_out_here(&request, &MemoryCommand::Check).await?;
+    let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
+    Ok(response::json(&answer))
 }
 
 /// `POST /memory/plan`.
@@ -426,23 +364,24 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
     let code = Code::BadMemoryRequest;
     let body = object(&mut request, code).await?;
     if body.contains_key("units") || body.contains_key("weights_id") {
-        let load = WantedLoad::read(&body)?;
+        let load = load_query(&body)?;
+        let id = body.get("weights_id").and_then(Value::as_str);
+        let id = id.unwrap_or("asked for").to_owned();
         // With devices of its own it is about no worker's.
-        if (load.devices.is_none() || far::named(&request).is_some())
-            && let Some(plan) = far::load_plan(&request, &body).await?
+        let (described, compute) = (load.devices.is_some(), load.compute_device.clone());
+        let command = MemoryCommand::PlanLoad(load);
+        if (!described || far::named(&request).is_some())
+            && let Some(plan) = far::load_plan(&request, &command).await?
         {
             return Ok(response::json(&plan));
         }
-        if load.devices.is_none() {
-            let named = load.compute_device.as_ref().map(std::slice::from_ref);
+        if !described {
+            let named = compute.as_ref().map(std::slice::from_ref);
             known_devices(&request, named, code).await?;
         }
-        let plan = ask(&request, move |memory| -> Result<_, ApiError> {
-            let memory = load.registry(memory);
-            Ok(memory.plan_load(&load.resolve(memory)?))
-        });
-        let plan = plan.await??;
-        return Ok(response::json(&wire::load_plan(&plan)));
+        let plan = carry_out_here(&request, &command).await?;
+        let plan = plan.map_err(|refusal| refused(refusal, &id))?;
+        return Ok(response::json(&plan));
     }
     let asks = ["unload_models", "free_memory"].map(|name| body.contains_key(name));
     match body.get("trigger").map(Value::as_str) {

@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use fresco_graph::{Map, Value, json, map};
 use fresco_memory::{
     Action, ClaimReport, DeviceReport, Event, EvictionPlan, FreeReport, Freed, HandleReport,
-    LoadPlan, ModelReport, Origin, PlanStep, Policy, Snapshot, Trigger, UnitReport, WeightsId,
+    LoadPlan, MemoryAnswer, ModelReport, Origin, Overview, PlanStep, Policy, Removed, Trigger,
+    UnitReport, WeightsId,
 };
 
 /// Milliseconds since 1970, as everywhere in the API.
@@ -41,7 +42,7 @@ fn places(places: &[(String, u64)]) -> Value {
     map.into()
 }
 
-pub(crate) fn device(device: &DeviceReport) -> Value {
+fn device(device: &DeviceReport) -> Value {
     map! {
         "device" => &device.device,
         "type" => device.kind,
@@ -59,7 +60,7 @@ pub(crate) fn device(device: &DeviceReport) -> Value {
     .into()
 }
 
-pub(crate) fn devices(devices: &[DeviceReport]) -> Value {
+fn devices(devices: &[DeviceReport]) -> Value {
     list(devices, device)
 }
 
@@ -114,11 +115,11 @@ fn model_map(model: &ModelReport) -> Map {
     out
 }
 
-pub(crate) fn model(model: &ModelReport) -> Value {
+fn model(model: &ModelReport) -> Value {
     model_map(model).into()
 }
 
-pub(crate) fn models(models: &[ModelReport]) -> Value {
+fn models(models: &[ModelReport]) -> Value {
     list(models, model)
 }
 
@@ -134,7 +135,7 @@ fn unit(unit: &UnitReport) -> Value {
 }
 
 /// One model, its layers, and the plans its handles have.
-pub(crate) fn detail(model: &ModelReport, units: &[UnitReport]) -> Value {
+fn detail(model: &ModelReport, units: &[UnitReport]) -> Value {
     let mut out = model_map(model);
     let plans: Vec<Value> = model
         .handles
@@ -150,8 +151,35 @@ pub(crate) fn detail(model: &ModelReport, units: &[UnitReport]) -> Value {
     out.into()
 }
 
+/// What a command gave back.
+pub(crate) fn answer(answer: &MemoryAnswer) -> Value {
+    match answer {
+        MemoryAnswer::Overview(whole) => overview(whole),
+        MemoryAnswer::Model(model, units) => detail(model, units),
+        MemoryAnswer::Events {
+            events: all,
+            last_seq,
+        } => map! {"events" => events(all), "last_seq" => *last_seq}.into(),
+        MemoryAnswer::Problems(problems) => {
+            map! {"consistent" => problems.is_empty(), "problems" => problems.clone()}.into()
+        }
+        MemoryAnswer::PolicySet(report) => model(report),
+        MemoryAnswer::Removed(Removed::Done) => map! {"status" => "released"}.into(),
+        MemoryAnswer::Removed(Removed::Deferred) => map! {"status" => "deferred"}.into(),
+        MemoryAnswer::Freed(report) => free_report(report),
+        MemoryAnswer::FreePlan(steps) => map! {"plan" => plan(steps)}.into(),
+        MemoryAnswer::LoadPlan(load) => load_plan(load),
+        MemoryAnswer::Done => Map::new().into(),
+    }
+}
+
 /// Everything at once: the models, and the same told by places, leases and policies.
-pub(crate) fn overview(snapshot: &Snapshot, decisions: &[Event], last_seq: u64) -> Value {
+fn overview(whole: &Overview) -> Value {
+    let Overview {
+        snapshot,
+        decisions,
+        last_seq,
+    } = whole;
     // Several workers may have the same one: the first says its policy, and its places are those of all.
     let same = |m: &ModelReport| {
         snapshot.models.iter().filter({
@@ -196,7 +224,7 @@ pub(crate) fn overview(snapshot: &Snapshot, decisions: &[Event], last_seq: u64) 
         "leases" => leases,
         "policies" => by_model(&counts),
         "decisions" => events(decisions),
-        "last_seq" => last_seq,
+        "last_seq" => *last_seq,
     }
     .into()
 }
@@ -254,7 +282,7 @@ fn origin(origin: &Origin) -> Value {
     .into()
 }
 
-pub(crate) fn events(events: &[Event]) -> Value {
+fn events(events: &[Event]) -> Value {
     list(events, event)
 }
 
@@ -296,7 +324,7 @@ fn step(step: &PlanStep) -> Value {
     .into()
 }
 
-pub(crate) fn plan(plan: &EvictionPlan) -> Value {
+fn plan(plan: &EvictionPlan) -> Value {
     steps(&plan.steps)
 }
 
@@ -316,9 +344,11 @@ fn freed(freed: &Freed) -> Value {
 
 /// What a worker's memory room did, for the front that asked for it; none of a report that is not its own.
 pub fn room_report(report: &fresco_engine::RoomReport) -> Option<Value> {
-    let room = report.downcast_ref::<FreeReport>()?;
-    let (models, plan) = (list(&room.models, freed), plan(&room.plan));
-    Some(map! {"models" => models, "plan" => plan}.into())
+    report.downcast_ref::<FreeReport>().map(free_report)
+}
+
+fn free_report(report: &FreeReport) -> Value {
+    map! {"models" => list(&report.models, freed), "plan" => plan(&report.plan)}.into()
 }
 
 /// The items of a list with the worker that they are of.
@@ -362,7 +392,7 @@ pub(crate) fn reports(reports: &[fresco_engine::FreeReport]) -> Value {
 }
 
 /// A plan for one model.
-pub(crate) fn load_plan(load: &LoadPlan) -> Value {
+fn load_plan(load: &LoadPlan) -> Value {
     let placed = load.models.first().cloned().unwrap_or_default();
     let units: Map = placed
         .units

@@ -3,168 +3,43 @@
 use std::sync::Arc;
 
 use fresco_graph::{Map, Value};
-use fresco_memory::{
-    DeviceTotal, EjectOthers, LoadModel, LoadRequest, ModelRegistry, Need, Placement, Unit,
-    parse_expert,
-};
+use fresco_memory::{DeviceTotal, LoadQuery, LoadSubject, Unit};
 
 use crate::error::{ApiError, Code};
-use crate::memory::unknown;
-use crate::registries::Registries;
 
 /// Layers of a model that is only described.
 const MOST_UNITS: usize = 100_000;
-/// More virtual memory than this cannot be meant.
-const MOST_VIRTUAL_GB: f64 = 1e6;
-
-fn bad(problems: &[String]) -> ApiError {
-    ApiError::coded(Code::BadMemoryRequest, problems.join("; "))
-}
-
-/// What the load is about.
-enum Subject {
-    /// A model that is there, by its id.
-    Weights(String),
-    /// One that is described.
-    Units(Arc<[Unit]>),
-}
-
-/// A hypothetical load as it was asked for.
-pub(crate) struct WantedLoad {
-    subject: Subject,
-    /// Devices with their memory instead of the real ones.
-    pub(crate) devices: Option<Vec<DeviceTotal>>,
-    /// None: the primary one.
-    pub(crate) compute_device: Option<String>,
-    virtual_vram_gb: Option<f64>,
-    donor_device: Option<String>,
-    expert: Option<String>,
-    eject_models: bool,
-    text_encoder: bool,
-    /// Bytes for computing beside the weights.
-    required: u64,
-}
-
-impl WantedLoad {
-    /// Every problem is named.
-    pub(crate) fn read(body: &Map) -> Result<Self, ApiError> {
-        let mut reader = Reader {
-            problems: Vec::new(),
-        };
-        let subject = match body.get("weights_id") {
-            Some(Value::Str(id)) => Subject::Weights(id.to_string()),
-            Some(_) => {
-                reader.problem("weights_id must be text");
-                Subject::Units(Arc::default())
-            }
-            None => Subject::Units(reader.units(body.get("units"))),
-        };
-        let wanted = Self {
-            subject,
-            devices: reader.devices(body.get("devices")),
-            compute_device: reader.text(body, "compute_device"),
-            virtual_vram_gb: reader.amount(body, "virtual_vram_gb"),
-            donor_device: reader.text(body, "donor_device"),
-            expert: reader.text(body, "expert_mode_allocations"),
-            eject_models: body.get("eject_models").is_some_and(Value::truthy),
-            text_encoder: body.get("text_encoder").is_some_and(Value::truthy),
-            required: reader
-                .bytes(body.get("required"), "required")
-                .unwrap_or_default(),
-        };
-        if reader.problems.is_empty() {
-            Ok(wanted)
-        } else {
-            Err(bad(&reader.problems))
+/// A load as it is asked about. Every problem is named.
+pub(crate) fn load_query(body: &Map) -> Result<LoadQuery, ApiError> {
+    let mut reader = Reader {
+        problems: Vec::new(),
+    };
+    let subject = match body.get("weights_id") {
+        Some(Value::Str(id)) => LoadSubject::Weights(id.to_string()),
+        Some(_) => {
+            reader.problem("weights_id must be text");
+            LoadSubject::Units(Arc::default())
         }
-    }
-
-    /// Whose memory it would be loaded into.
-    pub(crate) fn registry<'a>(&self, all: &'a Registries) -> &'a ModelRegistry {
-        let id = match &self.subject {
-            Subject::Weights(id) => Some(id.as_str()),
-            Subject::Units(_) => None,
-        };
-        all.for_load(id, self.compute_device.as_deref())
-    }
-
-    /// With the models and devices that there are.
-    pub(crate) fn resolve(self, registry: &ModelRegistry) -> Result<LoadRequest, ApiError> {
-        let totals = match &self.devices {
-            Some(devices) => devices.clone(),
-            None => registry.totals(),
-        };
-        let compute = self.compute_device.clone().unwrap_or_else(|| {
-            let first = totals.iter().find(|d| d.name != "cpu");
-            first.map_or_else(|| "cpu".to_owned(), |d| d.name.clone())
-        });
-        let (name, weights, units) = match &self.subject {
-            Subject::Weights(id) => {
-                let (report, _) = registry.model(id).ok_or_else(|| unknown(id))?;
-                let name = report.weights.to_string();
-                (name, Some(report.weights), Arc::default())
-            }
-            Subject::Units(units) => ("model".to_owned(), None, Arc::clone(units)),
-        };
-        let placement = self.placement(&compute, &totals)?;
-        Ok(LoadRequest {
-            models: vec![LoadModel {
-                name,
-                weights,
-                units,
-                compute,
-                offload: "cpu".to_owned(),
-                placement,
-                text_encoder: self.text_encoder,
-                full: false,
-            }],
-            devices: self.devices,
-            need: Need {
-                required: self.required,
-                ..Need::default()
-            },
-            eject: if self.eject_models {
-                EjectOthers::ComputeDevice
-            } else {
-                EjectOthers::None
-            },
-        })
-    }
-
-    fn placement(
-        &self,
-        compute: &str,
-        totals: &[DeviceTotal],
-    ) -> Result<Option<Placement>, ApiError> {
-        let mut problems = Vec::new();
-        let names: Vec<&str> = totals.iter().map(|d| d.name.as_str()).collect();
-        let known = |name: &str| name == "cpu" || names.contains(&name);
-        let donors: Vec<String> = match self.donor_device.as_deref() {
-            None | Some("") => vec!["cpu".to_owned()],
-            Some(text) => text.split(',').map(|d| d.trim().to_owned()).collect(),
-        };
-        let named = donors.iter().map(String::as_str).chain([compute]);
-        for name in named.filter(|name| !known(name)) {
-            let names = names.join(", ");
-            problems.push(format!("there is no device {name:?}; there are {names}"));
-        }
-        let gb = self.virtual_vram_gb.unwrap_or(0.0);
-        if gb > MOST_VIRTUAL_GB {
-            problems.push(format!("{gb} GB of virtual memory cannot be meant"));
-        }
-        let expert = parse_expert(self.expert.as_deref().unwrap_or_default(), totals);
-        let expert = expert.unwrap_or_else(|errors| {
-            problems.extend(errors.iter().map(ToString::to_string));
-            None
-        });
-        if !problems.is_empty() {
-            return Err(bad(&problems));
-        }
-        // As with the loaders, an expert text decides alone.
-        Ok(match expert {
-            Some(expert) => Some(Placement::Expert(expert)),
-            None => (gb > 0.0).then_some(Placement::Virtual { gb, donors }),
-        })
+        None => LoadSubject::Units(reader.units(body.get("units"))),
+    };
+    let query = LoadQuery {
+        subject,
+        devices: reader.devices(body.get("devices")),
+        compute_device: reader.text(body, "compute_device"),
+        virtual_vram_gb: reader.amount(body, "virtual_vram_gb"),
+        donor_device: reader.text(body, "donor_device"),
+        expert: reader.text(body, "expert_mode_allocations"),
+        eject_models: body.get("eject_models").is_some_and(Value::truthy),
+        text_encoder: body.get("text_encoder").is_some_and(Value::truthy),
+        required: reader
+            .bytes(body.get("required"), "required")
+            .unwrap_or_default(),
+    };
+    if reader.problems.is_empty() {
+        Ok(query)
+    } else {
+        let text = reader.problems.join("; ");
+        Err(ApiError::coded(Code::BadMemoryRequest, text))
     }
 }
 

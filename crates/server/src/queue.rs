@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use fresco_cluster::protocol::fronts::FrontRequest;
 use fresco_engine::StoreError;
 use fresco_engine::store::{QueueChange, QueueOutline, QueueRecord};
 use fresco_graph::{Map, Value, json, map};
@@ -91,18 +92,20 @@ pub(crate) async fn post(mut request: Request) -> Answer {
     if body.get("clear").is_some_and(Value::truthy) {
         stored(Some(engine.clear_pending().await))?;
         request.app.hub.jobs_left(None);
-        fronts::tell(&request, map! {"do" => "clear"}).await;
+        fronts::tell(&request, FrontRequest::Clear).await;
     }
     let mut elsewhere = Vec::new();
     for id in delete {
         if stored(Some(engine.delete_pending(&id).await))? {
             request.app.hub.jobs_left(Some(&id));
         } else {
-            elsewhere.push(Value::from(&id));
+            elsewhere.push(id);
         }
     }
     if !elsewhere.is_empty() {
-        let what = map! {"do" => "delete", "prompt_ids" => elsewhere};
+        let what = FrontRequest::Delete {
+            prompt_ids: elsewhere,
+        };
         fronts::tell(&request, what).await;
     }
     Ok(response::empty())

@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use axum::extract::ws::{Message, Utf8Bytes};
 use bytes::Bytes;
-use fresco_graph::{Value, json, map};
+use fresco_cluster::Front;
+use fresco_cluster::content::FileRef;
+use fresco_cluster::protocol::alive::ClientName;
+use fresco_graph::{Value, json, typed};
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
 use crate::App;
-use crate::far::FarWorkers;
 use crate::hub::Socket;
 use crate::outbox::{Class, Frame, Next};
 use crate::route::blocking;
@@ -25,13 +28,20 @@ const BINARY: u8 = 1;
 /// A text and the files that it names.
 const FILES: u8 = 2;
 
+/// A frame whose text names files.
+#[derive(Serialize, Deserialize)]
+struct FrameWithFiles {
+    frame: Value,
+    files: Vec<FileRef>,
+}
+
 /// The clients of this front, for others to know.
-pub fn clients(app: &App) -> Value {
+pub fn clients(app: &App) -> Vec<ClientName> {
     app.hub.clients()
 }
 
 /// Another front has these clients. Does not wait.
-pub fn front_has(app: &App, runtime: &Handle, front: &Arc<str>, clients: &Value) {
+pub fn front_has(app: &App, runtime: &Handle, front: &Arc<str>, clients: Vec<ClientName>) {
     for socket in app.hub.relay(front, clients) {
         runtime.spawn(carry(app.clone(), front.clone(), socket));
     }
@@ -60,7 +70,7 @@ async fn carry(app: App, front: Arc<str>, socket: Arc<Socket>) {
         }
         if !frames.is_empty() {
             let (far, front, sid) = (far.clone(), front.clone(), socket.sid.clone());
-            let send = move || send(&*far, &front, &sid, frames);
+            let send = move || send(&far, &front, &sid, frames);
             let Ok(unsent) = blocking(send).await else {
                 return;
             };
@@ -79,7 +89,7 @@ async fn carry(app: App, front: Arc<str>, socket: Arc<Socket>) {
 }
 
 /// Hands frames over in their order. What has to arrive is waited for; from the first one on that did not, those are given back.
-fn send(far: &dyn FarWorkers, front: &str, sid: &str, frames: Vec<Frame>) -> Vec<Frame> {
+fn send(far: &Front, front: &str, sid: &str, frames: Vec<Frame>) -> Vec<Frame> {
     let mut unsent = Vec::new();
     for frame in frames {
         let must_arrive = frame.class == Class::Result && matches!(frame.message, Message::Text(_));
@@ -90,9 +100,16 @@ fn send(far: &dyn FarWorkers, front: &str, sid: &str, frames: Vec<Frame>) -> Vec
         let Some(bytes) = packed(far, sid, &frame) else {
             continue;
         };
-        if !must_arrive {
-            far.tell_front(front, bytes);
-        } else if !far.hand_to_front(front, bytes) {
+        let arrived = if must_arrive {
+            far.hand_to_front(front, bytes)
+        } else {
+            far.tell_front(front, bytes).map(|()| true)
+        };
+        let arrived = arrived.unwrap_or_else(|error| {
+            tracing::debug!(%front, "a client of another front was not told: {error}");
+            false
+        });
+        if must_arrive && !arrived {
             unsent.push(frame);
         }
     }
@@ -109,16 +126,19 @@ fn message(kind: u8, class: Class, sid: &str, content: &[u8]) -> Option<Vec<u8>>
     Some(out)
 }
 
-fn packed(far: &dyn FarWorkers, sid: &str, frame: &Frame) -> Option<Vec<u8>> {
+fn packed(far: &Front, sid: &str, frame: &Frame) -> Option<Vec<u8>> {
     match &frame.message {
         Message::Text(text) if text.starts_with(WITH_FILES) => {
             let whole = json::parse(text).ok()?;
             match far.offer_files(&whole) {
-                Ok(Value::Null) => {}
+                Ok(files) if files.is_empty() => {}
                 Ok(files) => {
-                    let both = map! {"frame" => whole, "files" => files};
-                    let both = json::to_string(&both.into());
-                    return message(FILES, frame.class, sid, both.as_bytes());
+                    let frame_with_files = FrameWithFiles {
+                        frame: whole,
+                        files,
+                    };
+                    let both = serde_json::to_vec(&frame_with_files).ok()?;
+                    return message(FILES, frame.class, sid, &both);
                 }
                 Err(why) => tracing::warn!("files for another front are not there: {why}"),
             }
@@ -174,10 +194,9 @@ pub fn told(app: &App, bytes: &[u8]) -> bool {
 
 /// A frame whose files are here now, by the names that they have here.
 fn with_files(app: &App, text: &str) -> Option<Utf8Bytes> {
-    let both = json::parse(text).ok()?;
-    let mut frame = both.get("frame")?.clone();
+    let FrameWithFiles { mut frame, files } = typed::from_value(&json::parse(text).ok()?).ok()?;
     let far = app.far.as_ref()?;
-    if let Err(why) = far.bring_files(both.get("files")?, &mut frame) {
+    if let Err(why) = far.bring_files(&files, &mut frame) {
         // The history brings them when it is asked for.
         tracing::warn!("files of another front's job did not come: {why}");
     }

@@ -1,6 +1,7 @@
 //! `/system_stats`, `/features`, `/interrupt`.
 
 use axum::response::Response;
+use fresco_cluster::protocol::fronts::FrontRequest;
 use fresco_graph::{Map, Value, map};
 
 use crate::config::Config;
@@ -128,7 +129,9 @@ pub(crate) async fn interrupt(mut request: Request) -> Answer {
         .map(fresco_graph::json::python_text);
     let found = request.app.engine.interrupt(id.as_deref());
     if !found || id.is_none() {
-        let what = map! {"do" => "interrupt", "prompt_id" => id};
+        let what = FrontRequest::Interrupt {
+            prompt_id: id.map(Into::into),
+        };
         crate::fronts::tell(&request, what).await;
     }
     Ok(empty())

@@ -336,13 +336,13 @@ fn lying_worker(
             return;
         }
         let classes = ["EmptyImage", "SaveImage"];
-        let own = json!({"session": name, "version": "1", "classes": classes, "models": []});
-        let _ = voice.say(&reply, own.to_string().as_bytes());
+        let own = json!({"description": {"classes": classes, "models": []}});
+        let _ = voice.say(&reply, message_of(PROTOCOL, &own).as_bytes());
     };
     let member = Member::join(cluster.nats_port, &[&run, &control], hear)?;
     let alive = json!({
-        "protocol": 1, "version": "1", "session": name, "time": 1, "state": "idle", "events": 0, "catalogue": 1,
-        "view": {"resident": [], "devices": ["cpu"], "room": 1_u64 << 40},
+        "protocol": PROTOCOL, "version": "1", "session": name, "time": 1, "state": "idle", "events": 0, "catalogue": 1,
+        "view": {"resident": [], "devices": ["cpu"], "room": 1_u64 << 40}, "delivering": [],
     });
     member.repeat(
         &format!("fresco.alive.{name}"),
@@ -351,10 +351,20 @@ fn lying_worker(
     Ok(member)
 }
 
+/// The version in which this program's processes speak to each other.
+const PROTOCOL: i64 = 2;
+
+/// A message as processes send it.
+fn message_of(protocol: i64, body: &Value) -> String {
+    json!({"protocol": protocol, "version": "1", "body": body}).to_string()
+}
+
 /// Says yes to a job, and then this about it.
-fn accept(voice: &Voice, reply: &str, job: &Value, about: &str) {
-    let _ = voice.say(reply, br#"{"answer": "accepted", "why": ""}"#);
-    let (front, task) = (job["front"].as_str().unwrap_or_default(), &job["task"]);
+fn accept(voice: &Voice, reply: &str, job: &Value, about: &Value) {
+    let _ = voice.say(reply, message_of(PROTOCOL, &json!("accepted")).as_bytes());
+    let name = &job["body"]["name"];
+    let (front, task) = (name["front"].as_str().unwrap_or_default(), &name["task"]);
+    let about = message_of(PROTOCOL, about);
     let _ = voice.say(&format!("fresco.event.{front}.{task}"), about.as_bytes());
 }
 
@@ -376,17 +386,18 @@ fn workers_that_lie_are_named_and_harm_nobody() -> Result<()> {
         })?,
         // Events that are none.
         lying_worker(&cluster, "nonsense", |voice, reply, job| {
-            let about = json!({"n": 1, "session": "nonsense", "events": [{"kind": ["?"]}]});
-            accept(voice, reply, job, &about.to_string());
+            let about = json!({"number": 1, "session": "nonsense", "events": [{"event": ["?"]}]});
+            accept(voice, reply, job, &about);
         })?,
         // A result whose file would lie outside.
         lying_worker(&cluster, "escape", |voice, reply, job| {
             let file = json!({"type": "output", "name": "../../outside.png", "size": 1,
                 "hash": "0".repeat(64), "data": "QQ=="});
-            let about = json!({"n": 1, "session": "escape", "outcome": {"success": true, "interrupted": false,
-                "outputs": {"2": {"images": [{"filename": "outside.png", "subfolder": "../..", "type": "output"}]}},
-                "meta": {}, "messages": [], "files": [file]}});
-            accept(voice, reply, job, &about.to_string());
+            let outcome = json!({"end": "finished", "meta": {}, "messages": [],
+                "outputs": {"2": {"images": [{"filename": "outside.png", "subfolder": "../..", "type": "output"}]}}});
+            let about = json!({"number": 1, "session": "escape", "events": [],
+                "outcome": {"outcome": outcome, "files": [file]}});
+            accept(voice, reply, job, &about);
         })?,
     ];
     let front = &cluster.fronts[0];
@@ -425,15 +436,16 @@ fn a_front_that_lies_spoils_no_list() -> Result<()> {
     let hear = move |voice: &Voice, message: Message| {
         let Some(reply) = message.reply else { return };
         let question: Value = serde_json::from_slice(&message.body).unwrap_or_default();
-        let answer = if question["do"] == "queue" {
-            json!({"running": "none", "pending": [7, listed.clone(), ["a"], {"b": 1}]})
+        let answer = if question["body"] == "queue" {
+            json!({"queue": {"running": ["none"], "pending": [7, listed.clone(), ["a"], {"b": 1}]}})
         } else {
-            json!({"entry": {"another": {}}, "files": [{"name": "../../x"}]})
+            json!({"records": {"records": {"another": {}}, "files": [{"name": "../../x"}]}})
         };
-        let _ = voice.say(&reply, answer.to_string().as_bytes());
+        let _ = voice.say(&reply, message_of(PROTOCOL, &answer).as_bytes());
     };
     let liar = Member::join(cluster.nats_port, &["fresco.fronts.ask.liar"], hear)?;
-    liar.repeat("fresco.fronts.alive.liar", b"{}".to_vec());
+    let alive = json!({"protocol": PROTOCOL, "version": "1"}).to_string();
+    liar.repeat("fresco.fronts.alive.liar", alive.into_bytes());
     cluster.until("the other front's job", |cluster| {
         let queue = cluster.fronts[0].get("/queue").unwrap_or_default();
         queue["queue_pending"][1] == good
@@ -444,5 +456,50 @@ fn a_front_that_lies_spoils_no_list() -> Result<()> {
     assert_eq!(queue["queue_pending"].as_array().map(Vec::len), Some(2));
     assert_eq!(queue["queue_pending"][0][1], json!(own));
     assert_eq!(front.get("/history/asked")?, json!({}));
+    Ok(())
+}
+
+/// Workers and fronts of a version before and of one after this program's.
+#[test]
+fn members_of_other_versions_are_named_with_what_to_do_and_left_alone() -> Result<()> {
+    if skipped() {
+        return Ok(());
+    }
+    let mut cluster = Cluster::new(1, 1)?;
+    cluster.start()?;
+    let say_alive = |subject: String, alive: Value| -> Result<Member> {
+        let member = Member::join(cluster.nats_port, &[], |_: &Voice, _: Message| {})?;
+        member.repeat(&subject, alive.to_string().into_bytes());
+        Ok(member)
+    };
+    let worker = |protocol: i64| json!({"protocol": protocol, "version": "0.0.1", "session": "s"});
+    let _others = [
+        say_alive("fresco.alive.older".to_owned(), worker(PROTOCOL - 1))?,
+        say_alive("fresco.alive.newer".to_owned(), worker(PROTOCOL + 1))?,
+        say_alive(
+            "fresco.fronts.alive.former".to_owned(),
+            json!({"version": "0.0.1", "clients": []}),
+        )?,
+    ];
+    cluster.until("the log to name all three", |cluster| {
+        let log = cluster.fronts[0].process.log();
+        let named = |name: &str, version: i64, update: &str| {
+            let theirs = format!("speaks version {version} (Fresco 0.0.1)");
+            let mut lines = log.lines();
+            lines.any(|line| {
+                [name, theirs.as_str(), "use the same program", update]
+                    .into_iter()
+                    .all(|part| line.contains(part))
+            })
+        };
+        named("older", PROTOCOL - 1, "update the other one")
+            && named("newer", PROTOCOL + 1, "update this one")
+            && named("former", 1, "update the other one")
+    })?;
+    let front = &cluster.fronts[0];
+    let id = front.queue(&workflow::smallest(1, "ours"))?;
+    assert_eq!(front.wait_for(&id)?["status"]["status_str"], "success");
+    let stats = front.get("/system_stats")?.to_string();
+    assert!(stats.contains("update the other one"), "{stats}");
     Ok(())
 }

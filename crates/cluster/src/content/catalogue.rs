@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use fresco_files::Folders;
 use fresco_files::write::write_atomic;
-use fresco_graph::{Value, lock, map};
+use fresco_graph::lock;
+use serde::{Deserialize, Serialize};
 
 use super::memo::{Facts, Memo, hash_steady};
 use crate::objects::ContentHash;
@@ -29,7 +30,7 @@ const MOST: usize = 100_000;
 const NO_MODELS: &[&str] = &["custom_nodes", "configs"];
 
 /// A model file of a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelEntry {
     /// The type of its folder, as `checkpoints`.
     pub folder: String,
@@ -38,41 +39,6 @@ pub struct ModelEntry {
     pub size: u64,
     /// None until it was hashed.
     pub hash: Option<ContentHash>,
-}
-
-impl ModelEntry {
-    pub fn to_value(&self) -> Value {
-        let mut value = map! {
-            "folder" => self.folder.as_str(),
-            "name" => self.name.as_str(),
-            "size" => Value::Int(self.size.into()),
-        };
-        if let Some(hash) = self.hash {
-            value.insert("hash".into(), hash.to_string().into());
-        }
-        value.into()
-    }
-
-    /// None if it is not one.
-    pub fn from_value(value: &Value) -> Option<Self> {
-        let text = |key: &str| value.get(key).and_then(Value::as_str);
-        let hash = match text("hash") {
-            Some(hash) => Some(ContentHash::parse(hash)?),
-            None => None,
-        };
-        Some(Self {
-            folder: text("folder")?.to_owned(),
-            name: text("name")?.to_owned(),
-            size: u64::try_from(value.get("size")?.as_int()?).ok()?,
-            hash,
-        })
-    }
-
-    /// All of a list that are entries.
-    pub fn list(value: &Value) -> Vec<Self> {
-        let list = value.as_list().unwrap_or_default();
-        list.iter().filter_map(Self::from_value).collect()
-    }
 }
 
 /// What the thread and its askers share.
@@ -448,24 +414,5 @@ mod tests {
         let anew = Catalogue::start(folders, cache);
         assert!(anew.wait_settled(LONG));
         assert_eq!(shown(&anew)[2], "loras/s/a.pt 3 ba78");
-    }
-
-    #[test]
-    fn entries_are_values() {
-        let mut entry = ModelEntry {
-            folder: "loras".into(),
-            name: "s/a.pt".into(),
-            size: u64::MAX,
-            hash: None,
-        };
-        assert_eq!(
-            ModelEntry::from_value(&entry.to_value()).as_ref(),
-            Some(&entry)
-        );
-        entry.hash = Some(ContentHash::of(b""));
-        let bad = Value::from(map! {"folder" => "x", "name" => "y", "size" => -1});
-        let list = Value::from(vec![entry.to_value(), bad, Value::Null]);
-        assert_eq!(ModelEntry::list(&list), [entry]);
-        assert!(ModelEntry::list(&Value::Null).is_empty());
     }
 }

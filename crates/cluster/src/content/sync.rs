@@ -4,8 +4,8 @@
 //! removes it, so that the store never holds more than a part of each copy. What has come stays in a hidden file next to its
 //! destination; a copy that breaks off goes on from there. The whole is hashed before it gets its name.
 //!
-//! Requests are JSON objects with `"kind": "models"` on the control subject of a worker. Who has no such subject, as the command
-//! line that sends its own files, gets one for the time.
+//! Requests are [`ModelRequest`]s on the control subject of a worker. Who has no such subject, as the command line that sends its own
+//! files, gets one for the time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,12 +16,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fresco_files::Folders;
-use fresco_graph::{Value, json, lock, map};
+use fresco_graph::lock;
 
 use super::catalogue::{Catalogue, ModelEntry};
 use super::objects::Objects;
 use crate::connection::{Broker, BrokerError};
 use crate::objects::{ContentHash, hash_file};
+use crate::protocol::Answered;
+use crate::protocol::control::{WorkerAnswer, WorkerRequest};
+use crate::protocol::models::{CopyEnd, CopyProgress, ModelAnswer, ModelRequest, Wanted};
 
 /// Bytes of a part.
 const PART: u64 = 16 << 20;
@@ -31,12 +34,8 @@ const PATIENCE: Duration = Duration::from_mins(2);
 const TRIES: u32 = 6;
 /// How long the owner of a file may take to hash it.
 const HASHING: Duration = Duration::from_hours(2);
-/// Answers longer than this go through the object store.
-const LONG_ANSWER: usize = 256 << 10;
 /// Files up to this length are hashed while somebody waits for it.
 const AT_ONCE: u64 = 256 << 20;
-/// Longest answer that is read.
-const LONGEST_ANSWER: u64 = 64 << 20;
 /// Copies that were ended and are still told of.
 const MOST_COPIES: usize = 100;
 
@@ -79,79 +78,16 @@ pub enum SyncError {
 
 /// Others who can be asked, by name.
 pub trait Peers: Send + Sync {
-    fn ask(&self, name: &str, request: &Value) -> Result<Value, BrokerError>;
+    fn ask(&self, name: &str, request: ModelRequest) -> Result<Answered<ModelAnswer>, BrokerError>;
 }
 
 impl Peers for Broker {
-    fn ask(&self, name: &str, request: &Value) -> Result<Value, BrokerError> {
-        let subject = self.subject(&format!("control.{name}"));
-        let answer = self.request(&subject, json::to_string(request).into_bytes(), PATIENCE)?;
-        json::parse_bytes(&answer)
-            .map_err(|e| BrokerError::failed(format!("ask {name}"), format!("no JSON came: {e}")))
-    }
-}
-
-/// A file to copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    pub folder: String,
-    pub name: String,
-}
-
-impl Wanted {
-    fn to_value(&self) -> Value {
-        map! {"folder" => self.folder.as_str(), "name" => self.name.as_str()}.into()
-    }
-
-    fn from_value(value: &Value) -> Option<Self> {
-        let text = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
-        Some(Self {
-            folder: text("folder")?,
-            name: text("name")?,
-        })
-    }
-}
-
-/// How far the copy of a file is.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Progress {
-    pub done: u64,
-    pub size: u64,
-    /// None while it goes on.
-    pub end: Option<End>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    Copied,
-    /// It was there with the same content.
-    There,
-    Failed(String),
-}
-
-impl Progress {
-    fn to_value(&self) -> Value {
-        let (end, why) = match &self.end {
-            None => (Value::Null, Value::Null),
-            Some(End::Copied) => ("copied".into(), Value::Null),
-            Some(End::There) => ("there".into(), Value::Null),
-            Some(End::Failed(why)) => ("failed".into(), why.into()),
-        };
-        map! {"done" => self.done, "size" => self.size, "end" => end, "why" => why}.into()
-    }
-
-    fn from_value(value: &Value) -> Option<Self> {
-        let number = |key: &str| u64::try_from(value.get(key)?.as_int()?).ok();
-        let text = |key: &str| value.get(key).and_then(Value::as_str);
-        Some(Self {
-            done: number("done")?,
-            size: number("size")?,
-            end: match text("end") {
-                None => None,
-                Some("copied") => Some(End::Copied),
-                Some("there") => Some(End::There),
-                Some(_) => Some(End::Failed(text("why").unwrap_or_default().to_owned())),
-            },
+    fn ask(&self, name: &str, request: ModelRequest) -> Result<Answered<ModelAnswer>, BrokerError> {
+        let request = WorkerRequest::Models(request);
+        Ok(match self.ask_worker(name, &request, PATIENCE)? {
+            Ok(WorkerAnswer::Models(answer)) => Ok(answer),
+            Ok(_) => Err("something else than what was asked for".to_owned()),
+            Err(why) => Err(why),
         })
     }
 }
@@ -169,7 +105,7 @@ pub struct ModelServer {
 /// Files on their way, in order.
 struct Copies {
     files: Vec<Wanted>,
-    progress: Mutex<Vec<Progress>>,
+    progress: Mutex<Vec<CopyProgress>>,
     ended: AtomicBool,
 }
 
@@ -190,38 +126,25 @@ impl ModelServer {
         })
     }
 
-    /// Answers a request with `"kind": "models"`. May read and store a part of a file; copies go on by themselves.
-    pub fn handle(self: &Arc<Self>, request: &Value) -> Value {
-        let answer = match request.get("do").and_then(Value::as_str) {
-            Some("list") => Ok(self.list()),
-            Some("describe") => self.describe(request),
-            Some("part") => self.part(request),
-            Some("copy") => self.copy(request),
-            Some("copied") => self.copied(request),
-            _ => Err("it is not known what to do".to_owned()),
-        };
-        answer.unwrap_or_else(|why| map! {"error" => why}.into())
-    }
-
-    fn list(&self) -> Value {
-        // Not what was there at the last look: whoever asks has just put a file there.
-        let entries = self.catalogue.look();
-        let list: Vec<Value> = entries.iter().map(ModelEntry::to_value).collect();
-        let list = Value::from(list);
-        let text = json::to_string(&list);
-        if text.len() <= LONG_ANSWER {
-            return map! {"models" => list}.into();
-        }
-        match self.objects.put_bytes(text.as_bytes()) {
-            Ok(hash) => map! {"content" => hash.to_string()}.into(),
-            Err(error) => map! {"error" => error.to_string()}.into(),
+    /// Answers a request. May read and store a part of a file; copies go on by themselves.
+    pub fn answer(self: &Arc<Self>, request: ModelRequest) -> Answered<ModelAnswer> {
+        match request {
+            // Not what was there at the last look: whoever asks has just put a file there.
+            ModelRequest::List => Ok(ModelAnswer::List(self.catalogue.look().to_vec())),
+            ModelRequest::Describe(file) => self.describe(&file),
+            ModelRequest::Part { file, offset } => self.part(&file, offset),
+            ModelRequest::Copy {
+                from,
+                files,
+                replace,
+            } => self.copy(from, files, replace),
+            ModelRequest::Progress { copy } => self.progress(copy),
         }
     }
 
     /// The entry of a file that may be copied.
-    fn find(&self, request: &Value) -> Result<(ModelEntry, PathBuf), String> {
-        let wanted = Wanted::from_value(request).ok_or("no file is named")?;
-        let Wanted { folder, name } = &wanted;
+    fn find(&self, wanted: &Wanted) -> Result<(ModelEntry, PathBuf), String> {
+        let Wanted { folder, name } = wanted;
         let known = self.catalogue.find(folder, name);
         let same_size = |entry: &ModelEntry| self.catalogue.size(folder, name) == Some(entry.size);
         let entry = known.filter(same_size).or_else(|| {
@@ -234,22 +157,19 @@ impl ModelServer {
             .ok_or_else(|| format!("there is no model file {folder}/{name} here"))
     }
 
-    fn describe(&self, request: &Value) -> Result<Value, String> {
-        let (entry, _) = self.find(request)?;
+    fn describe(&self, file: &Wanted) -> Answered<ModelAnswer> {
+        let (entry, _) = self.find(file)?;
         if entry.size <= AT_ONCE {
             let now = self.catalogue.content(&entry.folder, &entry.name);
             if let Ok(Some(now)) = now {
-                return Ok(now.to_value());
+                return Ok(ModelAnswer::Entry(now));
             }
         }
-        Ok(entry.to_value())
+        Ok(ModelAnswer::Entry(entry))
     }
 
-    fn part(&self, request: &Value) -> Result<Value, String> {
-        let (_, path) = self.find(request)?;
-        let offset = request.get("offset").and_then(Value::as_int);
-        let offset = offset.and_then(|at| u64::try_from(at).ok());
-        let offset = offset.ok_or("no offset is given")?;
+    fn part(&self, file: &Wanted, offset: u64) -> Answered<ModelAnswer> {
+        let (_, path) = self.find(file)?;
         let read = || -> io::Result<Vec<u8>> {
             let mut file = File::open(&path)?;
             file.seek(SeekFrom::Start(offset))?;
@@ -260,20 +180,18 @@ impl ModelServer {
         let bytes = read().map_err(|e| format!("the file cannot be read: {e}"))?;
         let hash = self.objects.put_bytes(&bytes);
         let hash = hash.map_err(|error| error.to_string())?;
-        Ok(map! {"hash" => hash.to_string(), "size" => bytes.len()}.into())
+        Ok(ModelAnswer::Part { hash })
     }
 
     /// Begins to copy files of somebody else to this machine.
-    fn copy(self: &Arc<Self>, request: &Value) -> Result<Value, String> {
-        let from = request.get("from").and_then(Value::as_str);
-        let from = from.ok_or("it is not said from whom")?.to_owned();
-        let files = request.get("files").and_then(Value::as_list);
-        let files: Option<Vec<Wanted>> =
-            files.and_then(|files| files.iter().map(Wanted::from_value).collect());
-        let files = files.ok_or("no files are named")?;
-        let replace = request.get("replace").is_some_and(Value::truthy);
+    fn copy(
+        self: &Arc<Self>,
+        from: String,
+        files: Vec<Wanted>,
+        replace: bool,
+    ) -> Answered<ModelAnswer> {
         let copies = Arc::new(Copies {
-            progress: Mutex::new(vec![Progress::default(); files.len()]),
+            progress: Mutex::new(vec![CopyProgress::default(); files.len()]),
             files,
             ended: AtomicBool::new(false),
         });
@@ -297,7 +215,7 @@ impl ModelServer {
                     (progress.done, progress.size) = (done, size);
                 };
                 let end = me.copy_file(&from, file, replace, &mut tell);
-                if let End::Failed(why) = &end {
+                if let CopyEnd::Failed(why) = &end {
                     tracing::warn!("{}/{} was not copied: {why}", file.folder, file.name);
                 }
                 lock(&copies.progress)[at].end = Some(end);
@@ -308,20 +226,17 @@ impl ModelServer {
             .name("copy models".into())
             .spawn(work);
         spawned.map_err(|e| format!("cannot start a thread: {e}"))?;
-        Ok(map! {"copy" => serial}.into())
+        Ok(ModelAnswer::Copy { copy: serial })
     }
 
     /// How far copies are.
-    fn copied(&self, request: &Value) -> Result<Value, String> {
-        let serial = request.get("copy").and_then(Value::as_int);
-        let serial = serial.and_then(|n| u64::try_from(n).ok());
-        let copies = serial.and_then(|serial| lock(&self.copies).get(&serial).cloned());
-        let copies = copies.ok_or("there is no such copy; this machine may have started again")?;
-        let files: Vec<Value> = lock(&copies.progress)
-            .iter()
-            .map(Progress::to_value)
-            .collect();
-        Ok(map! {"files" => files}.into())
+    fn progress(&self, copy: u64) -> Answered<ModelAnswer> {
+        let copies = lock(&self.copies).get(&copy).cloned();
+        let copies = copies.ok_or_else(|| {
+            format!("copy {copy} is unknown; this machine may have started again")
+        })?;
+        let progress = lock(&copies.progress).clone();
+        Ok(ModelAnswer::Progress(progress))
     }
 
     /// Copies one file from somebody else, or finds it here. `tell` hears bytes and size.
@@ -331,13 +246,13 @@ impl ModelServer {
         file: &Wanted,
         replace: bool,
         tell: &mut dyn FnMut(u64, u64),
-    ) -> End {
+    ) -> CopyEnd {
         match self.try_copy(from, file, replace, tell) {
             Ok(end) => {
                 self.catalogue.nudge();
                 end
             }
-            Err(error) => End::Failed(crate::connection::chain(&error)),
+            Err(error) => CopyEnd::Failed(crate::connection::chain(&error)),
         }
     }
 
@@ -347,7 +262,7 @@ impl ModelServer {
         file: &Wanted,
         replace: bool,
         tell: &mut dyn FnMut(u64, u64),
-    ) -> Result<End, SyncError> {
+    ) -> Result<CopyEnd, SyncError> {
         let Wanted { folder, name } = file;
         let (_, place) =
             self.folders
@@ -369,7 +284,7 @@ impl ModelServer {
             let data = fs::metadata(here).map_err(disk)?;
             if data.len() == size && hash_file(here, || true).map_err(disk)? == hash {
                 tell(size, size);
-                return Ok(End::There);
+                return Ok(CopyEnd::There);
             }
             if !replace {
                 return Err(SyncError::Different { path: here.clone() });
@@ -417,24 +332,21 @@ impl ModelServer {
         }
         fs::rename(&partial, &place).map_err(disk("put the finished file at", &place))?;
         tracing::info!("copied {folder}/{name} from {from}, {size} bytes");
-        Ok(End::Copied)
+        Ok(CopyEnd::Copied)
     }
 
     /// Size and content of a file of somebody else, when it has been hashed there.
     fn describe_at(&self, from: &str, file: &Wanted) -> Result<(u64, ContentHash), SyncError> {
         let begun = Instant::now();
-        let mut request = map! {"kind" => "models", "do" => "describe"};
-        if let Value::Map(named) = file.to_value() {
-            request.extend(named.iter().map(|(k, v)| (k.clone(), v.clone())));
-        }
-        let request = Value::from(request);
         let mut pause = Duration::from_millis(100);
         loop {
-            let answer = ask(&*self.peers, from, &request)?;
-            let entry = ModelEntry::from_value(&answer).ok_or_else(|| SyncError::Garbage {
-                worker: from.to_owned(),
-                what: "no description of the file",
-            })?;
+            let request = ModelRequest::Describe(file.clone());
+            let ModelAnswer::Entry(entry) = ask(&*self.peers, from, &request)? else {
+                return Err(SyncError::Garbage {
+                    worker: from.to_owned(),
+                    what: "no description of the file",
+                });
+            };
             if let Some(hash) = entry.hash {
                 return Ok((entry.size, hash));
             }
@@ -461,17 +373,16 @@ impl ModelServer {
             worker: from.to_owned(),
             what,
         };
-        let request = Value::from(map! {
-            "kind" => "models", "do" => "part", "folder" => file.folder.as_str(), "name" => file.name.as_str(),
-            "offset" => offset,
-        });
+        let request = ModelRequest::Part {
+            file: file.clone(),
+            offset,
+        };
         let mut tries = 0;
         loop {
             tries += 1;
-            let answer = ask(&*self.peers, from, &request)?;
-            let hash = answer.get("hash").and_then(Value::as_str);
-            let hash = hash.and_then(ContentHash::parse);
-            let hash = hash.ok_or_else(|| garbage("no hash of the part"))?;
+            let ModelAnswer::Part { hash } = ask(&*self.peers, from, &request)? else {
+                return Err(garbage("no hash of the part"));
+            };
             let mut bytes = Vec::new();
             let mut take = |piece: &[u8]| {
                 bytes.extend_from_slice(piece);
@@ -508,11 +419,11 @@ fn wait(time: Duration) {
 }
 
 /// Asks until an answer comes, or there have been enough tries; what the other side refuses is an error.
-fn ask(peers: &dyn Peers, name: &str, request: &Value) -> Result<Value, SyncError> {
+fn ask(peers: &dyn Peers, name: &str, request: &ModelRequest) -> Result<ModelAnswer, SyncError> {
     let mut tries = 0;
     let answer = loop {
         tries += 1;
-        match peers.ask(name, request) {
+        match peers.ask(name, request.clone()) {
             Ok(answer) => break answer,
             // One that is not there does not come because it is asked again.
             Err(error @ BrokerError::Nobody { .. }) => return Err(error.into()),
@@ -520,44 +431,21 @@ fn ask(peers: &dyn Peers, name: &str, request: &Value) -> Result<Value, SyncErro
             Err(error) => return Err(error.into()),
         }
     };
-    match answer.get("error").and_then(Value::as_str) {
-        None => Ok(answer),
-        Some(why) => Err(SyncError::Refused {
-            worker: name.to_owned(),
-            why: why.chars().take(1000).collect(),
-        }),
-    }
+    answer.map_err(|why| SyncError::Refused {
+        worker: name.to_owned(),
+        why: why.chars().take(1000).collect(),
+    })
 }
 
 /// The models of somebody else.
-pub fn list_of(
-    peers: &dyn Peers,
-    objects: &dyn Objects,
-    name: &str,
-) -> Result<Vec<ModelEntry>, SyncError> {
-    let request = Value::from(map! {"kind" => "models", "do" => "list"});
-    let answer = ask(peers, name, &request)?;
-    if let Some(list) = answer.get("models") {
-        return Ok(ModelEntry::list(list));
-    }
-    let garbage = |what| {
-        move || SyncError::Garbage {
+pub fn list_of(peers: &dyn Peers, name: &str) -> Result<Vec<ModelEntry>, SyncError> {
+    match ask(peers, name, &ModelRequest::List)? {
+        ModelAnswer::List(entries) => Ok(entries),
+        _ => Err(SyncError::Garbage {
             worker: name.to_owned(),
-            what,
-        }
-    };
-    let hash = answer.get("content").and_then(Value::as_str);
-    let hash = hash.and_then(ContentHash::parse);
-    let hash = hash.ok_or_else(garbage("no list of models"))?;
-    let mut bytes = Vec::new();
-    let mut take = |piece: &[u8]| {
-        bytes.extend_from_slice(piece);
-        Ok(())
-    };
-    objects.read(&hash, LONGEST_ANSWER, &mut take)?;
-    let list = json::parse_bytes(&bytes).ok();
-    let list = list.ok_or_else(garbage("a list of models that is no JSON"))?;
-    Ok(ModelEntry::list(&list))
+            what: "no list of models",
+        }),
+    }
 }
 
 /// Has `to` copy files of `from` and tells how far it is, until all ended. `tell` hears the progress of all files.
@@ -567,26 +455,25 @@ pub fn copy_elsewhere(
     to: &str,
     files: &[Wanted],
     replace: bool,
-    tell: &mut dyn FnMut(&[Progress]),
-) -> Result<Vec<Progress>, SyncError> {
-    let request = Value::from(map! {
-        "kind" => "models", "do" => "copy", "from" => from, "replace" => replace,
-        "files" => files.iter().map(Wanted::to_value).collect::<Vec<_>>(),
-    });
+    tell: &mut dyn FnMut(&[CopyProgress]),
+) -> Result<Vec<CopyProgress>, SyncError> {
+    let request = ModelRequest::Copy {
+        from: from.to_owned(),
+        files: files.to_vec(),
+        replace,
+    };
     let garbage = |what| SyncError::Garbage {
         worker: to.to_owned(),
         what,
     };
-    let begun = ask(peers, to, &request)?;
-    let copy = begun.get("copy").cloned();
-    let copy = copy.ok_or_else(|| garbage("no number of the copy"))?;
-    let request = Value::from(map! {"kind" => "models", "do" => "copied", "copy" => copy});
+    let ModelAnswer::Copy { copy } = ask(peers, to, &request)? else {
+        return Err(garbage("no number of the copy"));
+    };
     loop {
-        let answer = ask(peers, to, &request)?;
-        let list = answer.get("files").and_then(Value::as_list);
-        let progress: Option<Vec<Progress>> =
-            list.and_then(|list| list.iter().map(Progress::from_value).collect());
-        let progress = progress.ok_or_else(|| garbage("no progress of the copy"))?;
+        let answer = ask(peers, to, &ModelRequest::Progress { copy })?;
+        let ModelAnswer::Progress(progress) = answer else {
+            return Err(garbage("no progress of the copy"));
+        };
         tell(&progress);
         if progress.len() == files.len() && progress.iter().all(|p| p.end.is_some()) {
             return Ok(progress);

@@ -9,11 +9,10 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use fresco_files::write::TempFile;
 use fresco_files::{DirType, Dirs, PathError, contain_new};
-use fresco_graph::{Map, Value, lock, map};
+use fresco_graph::{Map, Value, lock};
+use serde::{Deserialize, Serialize};
 
 use super::memo::{Facts, Memo, hash_steady};
 use super::names::{NamedFile, shown_file};
@@ -71,78 +70,80 @@ impl ContentError {
 }
 
 /// A file of a job, by content.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileRef {
+    #[serde(rename = "type", with = "dir_name")]
     pub dir: DirType,
     /// Below that directory, with `/` on all systems.
     pub name: String,
     pub size: u64,
     pub hash: ContentHash,
     /// Its bytes, if it is small.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "optional_bytes"
+    )]
     pub data: Option<Arc<[u8]>>,
 }
 
+mod dir_name {
+    use fresco_files::DirType;
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde gives a reference to the field"
+    )]
+    pub(super) fn serialize<S: Serializer>(dir: &DirType, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(dir.as_str())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DirType, D::Error> {
+        let name = String::deserialize(from)?;
+        let unknown = || D::Error::custom(format!("{name:?} is not input, output or temp"));
+        DirType::parse(&name).ok_or_else(unknown)
+    }
+}
+
+mod optional_bytes {
+    use std::sync::Arc;
+
+    use fresco_engine::base64_bytes;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Bytes(#[serde(with = "base64_bytes")] Arc<[u8]>);
+
+    #[expect(clippy::ref_option, reason = "serde gives a reference to the field")]
+    pub(super) fn serialize<S: Serializer>(
+        data: &Option<Arc<[u8]>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        data.clone().map(Bytes).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Arc<[u8]>>, D::Error> {
+        Ok(Option::<Bytes>::deserialize(from)?.map(|Bytes(bytes)| bytes))
+    }
+}
+
+fn check_length(refs: &[FileRef]) -> Result<(), ContentError> {
+    if refs.len() <= MOST_REFS {
+        return Ok(());
+    }
+    Err(ContentError::Garbage {
+        why: "it has too many entries",
+    })
+}
+
 impl FileRef {
-    pub fn to_value(&self) -> Value {
-        let mut value = map! {
-            "type" => self.dir.as_str(),
-            "name" => self.name.as_str(),
-            "size" => self.size,
-            "hash" => self.hash.to_string(),
-        };
-        if let Some(data) = &self.data {
-            value.insert("data".into(), BASE64_STANDARD.encode(data).into());
-        }
-        value.into()
-    }
-
-    pub fn from_value(value: &Value) -> Result<Self, ContentError> {
-        let garbage = |why| move || ContentError::Garbage { why };
-        let text = |key: &str| value.get(key).and_then(Value::as_str);
-        let dir = text("type").and_then(DirType::parse);
-        let size = value.get("size").and_then(Value::as_int);
-        let size = size.and_then(|size| u64::try_from(size).ok());
-        let hash = text("hash").and_then(ContentHash::parse);
-        let data = match text("data") {
-            None => None,
-            Some(data) => {
-                let bytes = BASE64_STANDARD.decode(data).ok();
-                Some(bytes.ok_or_else(garbage("its bytes are no base64"))?.into())
-            }
-        };
-        Ok(Self {
-            dir: dir.ok_or_else(garbage("it has no known type"))?,
-            name: text("name").ok_or_else(garbage("it has no name"))?.into(),
-            size: size.ok_or_else(garbage("it has no size"))?,
-            hash: hash.ok_or_else(garbage("it has no hash"))?,
-            data,
-        })
-    }
-
     /// Whether both are one file with one content, whether its bytes are there or not.
     pub fn is_same_file(&self, other: &Self) -> bool {
         self.hash == other.hash && self.dir == other.dir && self.name == other.name
-    }
-
-    pub fn list_to_value(refs: &[Self]) -> Value {
-        Value::from(refs.iter().map(Self::to_value).collect::<Vec<_>>())
-    }
-
-    /// A list of references; null and nothing are an empty one.
-    pub fn list_from_value(value: Option<&Value>) -> Result<Vec<Self>, ContentError> {
-        let list = match value {
-            None | Some(Value::Null) => return Ok(Vec::new()),
-            Some(value) => value.as_list(),
-        };
-        let list = list.ok_or(ContentError::Garbage {
-            why: "it is no list",
-        })?;
-        if list.len() > MOST_REFS {
-            return Err(ContentError::Garbage {
-                why: "it has too many entries",
-            });
-        }
-        list.iter().map(Self::from_value).collect()
     }
 }
 
@@ -280,6 +281,7 @@ impl Transfer {
     /// Puts files of a job where the job will look for them. A different file of the same name is replaced: the directories of a
     /// worker are its own.
     pub fn bring_inputs(&self, refs: &[FileRef]) -> Result<(), ContentError> {
+        check_length(refs)?;
         for one in refs {
             let path = self.destination(one.dir, &one.name)?;
             if !self.is_same(&path, one) {
@@ -294,6 +296,7 @@ impl Transfer {
     /// Puts files that a job made into the directories here. Nothing is replaced: where a different file has a name, the new one
     /// gets the next free number. A file that was brought before keeps the name it has.
     pub fn bring_outputs(&self, refs: &[FileRef]) -> Result<Renames, ContentError> {
+        check_length(refs)?;
         let mut renames = Renames::default();
         for one in refs {
             let name = self.bring_output(one)?;

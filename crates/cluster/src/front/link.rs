@@ -8,10 +8,9 @@ use bytes::Bytes;
 use fresco_engine::now_ms;
 use fresco_graph::lock;
 
-use crate::wire::{Alive, PROTOCOL, TaskName, WorkerState};
+use crate::protocol::SILENT;
+use crate::protocol::alive::{Alive, Stranger, TaskName, WorkerState};
 
-/// A worker that was silent for longer gets no job.
-pub(super) const LIFE: Duration = Duration::from_secs(4);
 /// How long a worker that sent garbage is left alone.
 const BAD: Duration = Duration::from_mins(1);
 /// How long a worker rests that gave a job back, the first time and at most.
@@ -28,6 +27,8 @@ pub(super) enum Inbox {
 #[derive(Default)]
 pub(super) struct LinkState {
     pub(super) alive: Option<Alive>,
+    /// Its last sign of life was in another version of the protocol.
+    pub(super) stranger: Option<Stranger>,
     heard: Option<Instant>,
     /// Signs of life so far.
     beats: u64,
@@ -73,20 +74,29 @@ pub(super) enum Readiness {
 
 impl LinkState {
     fn is_heard(&self) -> bool {
-        self.heard.is_some_and(|at| at.elapsed() < LIFE)
+        self.heard.is_some_and(|at| at.elapsed() < SILENT)
+    }
+
+    fn session(&self) -> Option<&Arc<str>> {
+        let alive = self.alive.as_ref().map(|alive| &alive.session);
+        alive.or(self.stranger.as_ref().map(|stranger| &stranger.session))
+    }
+
+    /// The version of the worker's program.
+    pub(super) fn program(&self) -> Option<Arc<str>> {
+        let alive = self.alive.as_ref().map(|alive| &alive.version);
+        let stranger = self.stranger.as_ref();
+        alive.or(stranger.map(|one| &one.version.program)).cloned()
     }
 
     fn readiness(&self, front: &str) -> Readiness {
         let not = |why: &str| Readiness::Not(why.to_owned());
+        if let Some(stranger) = self.stranger.as_ref().filter(|_| self.is_heard()) {
+            return Readiness::Not(stranger.version.to_string());
+        }
         let Some(alive) = self.alive.as_ref().filter(|_| self.is_heard()) else {
             return not("no sign of life");
         };
-        if alive.protocol != PROTOCOL {
-            return Readiness::Not(format!(
-                "it speaks version {} of the protocol and this program version {PROTOCOL}; use the same program on both (it has {})",
-                alive.protocol, alive.version
-            ));
-        }
         if let Some((until, why)) = &self.bad
             && Instant::now() < *until
         {
@@ -133,13 +143,16 @@ impl Link {
     }
 
     /// A sign of life came. True if whoever waits for a job in its name should think again.
-    pub(super) fn hear(&self, alive: Alive, front: &str) -> bool {
+    pub(super) fn hear(&self, alive: Result<Alive, Stranger>, front: &str) -> bool {
         let mut state = self.state();
-        let last = state.alive.as_ref().map(|last| last.session.clone());
-        if let Some(last) = last
-            && last != alive.session
+        let session = match &alive {
+            Ok(alive) => &alive.session,
+            Err(stranger) => &stranger.session,
+        };
+        if let Some(last) = state.session().cloned()
+            && last != *session
         {
-            if state.before.as_ref() == Some(&alive.session) {
+            if state.before.as_ref() == Some(session) {
                 let why = "two workers have this name; start them with different --name".to_owned();
                 tracing::error!(worker = %self.name, "{why}");
                 state.bad = Some((Instant::now() + BAD, why));
@@ -149,17 +162,20 @@ impl Link {
             state.rests = 0;
             state.ahead = None;
         }
-        let ahead = now_ms().saturating_sub(alive.time);
-        state.ahead = Some(state.ahead.map_or(ahead, |old| old.min(ahead)));
-        let new_protocol = state.alive.as_ref().map(|a| a.protocol) != Some(alive.protocol);
-        if new_protocol && alive.protocol != PROTOCOL {
-            tracing::error!(
-                worker = %self.name,
-                "it speaks version {} of the protocol and this program version {PROTOCOL}: it gets no jobs; use the same program on both (it has {}, this is {})",
-                alive.protocol, alive.version, env!("CARGO_PKG_VERSION")
-            );
-        }
-        state.alive = Some(alive);
+        (state.alive, state.stranger) = match alive {
+            Ok(alive) => {
+                let ahead = now_ms().saturating_sub(alive.time);
+                state.ahead = Some(state.ahead.map_or(ahead, |old| old.min(ahead)));
+                (Some(alive), None)
+            }
+            Err(stranger) => {
+                if state.stranger.as_ref() != Some(&stranger) {
+                    let why = &stranger.version;
+                    tracing::error!(worker = %self.name, "this worker gets no jobs: {why}");
+                }
+                (None, Some(stranger))
+            }
+        };
         state.heard = Some(Instant::now());
         state.beats += 1;
         let stopped = state.stopped_being_ready(front);
@@ -183,7 +199,7 @@ impl Link {
         let state = self.state();
         let alive = state.alive.as_ref().filter(|_| state.is_heard())?;
         let now = (alive.session.clone(), alive.catalogue);
-        (alive.protocol == PROTOCOL && state.described.as_ref() != Some(&now)).then_some(now)
+        (state.described.as_ref() != Some(&now)).then_some(now)
     }
 
     pub(super) fn described(&self, of: (Arc<str>, u64)) {
@@ -268,6 +284,16 @@ impl Link {
     /// What is known of it, if it is alive.
     pub(super) fn sign(&self) -> Option<Sign> {
         let state = self.state();
+        if let Some(stranger) = state.stranger.as_ref().filter(|_| state.is_heard()) {
+            // Whatever it ran, it does not run it in words that are known here.
+            return Some(Sign {
+                session: stranger.session.clone(),
+                job: None,
+                events: 0,
+                beats: state.beats,
+                delivering: Vec::new(),
+            });
+        }
         let alive = state.alive.as_ref().filter(|_| state.is_heard())?;
         Some(Sign {
             session: alive.session.clone(),
@@ -346,9 +372,10 @@ mod tests {
     use fresco_engine::placement::WorkerView;
 
     use super::*;
+    use crate::protocol::{OtherVersion, PROTOCOL};
 
-    fn alive(session: &str, state: WorkerState) -> Alive {
-        Alive {
+    fn alive(session: &str, state: WorkerState) -> Result<Alive, Stranger> {
+        Ok(Alive {
             protocol: PROTOCOL,
             version: "1".into(),
             session: session.into(),
@@ -362,7 +389,7 @@ mod tests {
             results: None,
             delivering: Vec::new(),
             trouble: None,
-        }
+        })
     }
 
     fn task(front: &str) -> TaskName {
@@ -414,13 +441,24 @@ mod tests {
     fn clocks_are_compared_and_another_protocol_is_named() {
         let link = ready_link();
         assert!((59_000..70_000).contains(&link.ahead()));
-        let mut new = alive("t", WorkerState::Idle);
-        new.protocol = 99;
-        link.hear(new, "me");
+        let stranger = Stranger {
+            session: "t".into(),
+            version: OtherVersion {
+                protocol: 99,
+                program: "9.9".into(),
+            },
+        };
+        link.hear(Err(stranger), "me");
         let Readiness::Not(why) = link.readiness("me") else {
             panic!("it is ready");
         };
-        assert!(why.contains("version 99"), "{why}");
+        assert!(why.contains("version 99 (Fresco 9.9)"), "{why}");
+        assert_eq!(link.wants_description(), None);
+        let sign = link.sign().unwrap();
+        assert_eq!((&*sign.session, sign.job), ("t", None));
+        // It was brought up to date.
+        link.hear(alive("u", WorkerState::Idle), "me");
+        assert!(link.wants_description().is_some());
     }
 
     #[test]

@@ -5,16 +5,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fresco_graph::{Map, Value, json, lock, map};
+use fresco_graph::{Value, lock};
+use serde::{Deserialize, Serialize};
 
-use super::{Front, FrontShared, ask};
+use super::{Front, FrontShared};
 use crate::connection::{BrokerError, Heard, chain, is_word};
 use crate::content::{FileRef, named_outputs};
-use crate::wire;
-use crate::worker::{OtherRequests, large_message, small_message};
+use crate::protocol::alive::{ClientName, FrontAlive};
+use crate::protocol::fronts::{FrontAnswer, FrontRequest};
+use crate::protocol::{self, Answered, OtherVersion, ProtocolError, SILENT};
 
-/// A front that was silent for longer is not asked.
-const LIFE: Duration = Duration::from_secs(4);
 /// How long an answer may take.
 const ANSWERS: Duration = Duration::from_secs(3);
 /// How long it may take until a client of another front has something: files come first.
@@ -25,21 +25,34 @@ const MOST: usize = 256;
 #[derive(Default)]
 pub(super) struct Peers {
     seen: Mutex<BTreeMap<Arc<str>, Instant>>,
-    answers: OnceLock<Arc<dyn OtherRequests>>,
+    /// Fronts that speak another version: they are told of once.
+    strangers: Mutex<BTreeMap<Arc<str>, OtherVersion>>,
+    answers: OnceLock<Arc<dyn FrontRequests>>,
     neighbour: OnceLock<Arc<dyn Neighbour>>,
 }
 
 /// What a front has to do with clients of others. Calls come from the thread of the client of NATS: they must not wait.
 pub trait Neighbour: Send + Sync {
     /// The clients of this front, for others to know.
-    fn clients(&self) -> Value;
+    fn clients(&self) -> Vec<ClientName>;
 
     /// Another front has these clients.
-    fn front_has(&self, front: &Arc<str>, clients: &Value);
+    fn front_has(&self, front: &Arc<str>, clients: Vec<ClientName>);
 
     /// Another front has something for a client here. [`Front::whole_message`] makes the message of it. `delivered` is to be told whether
     /// the client was there; one that is dropped means that it was not.
     fn told(&self, payload: Bytes, delivered: Option<Delivered>);
+}
+
+/// Answers questions of other fronts. May take its time.
+pub trait FrontRequests: Send + Sync {
+    fn answer(&self, request: FrontRequest) -> Answered<FrontAnswer>;
+}
+
+/// Whether a client got what another front had for it.
+#[derive(Serialize, Deserialize)]
+struct Handed {
+    delivered: bool,
 }
 
 /// Tells another front whether a client got what was for it.
@@ -48,7 +61,7 @@ pub type Delivered = Box<dyn FnOnce(bool) + Send>;
 impl Peers {
     fn alive(&self) -> Vec<Arc<str>> {
         let mut seen = lock(&self.seen);
-        seen.retain(|_, at| at.elapsed() < LIFE);
+        seen.retain(|_, at| at.elapsed() < SILENT);
         seen.keys().cloned().collect()
     }
 }
@@ -60,13 +73,10 @@ impl FrontShared {
             return;
         }
         let subject = self.broker.subject(&format!("fronts.alive.{}", self.id));
-        let mut greeting = map! {"version" => env!("CARGO_PKG_VERSION")};
-        if let Some(neighbour) = self.peers.neighbour.get()
-            && !self.peers.alive().is_empty()
-        {
-            greeting.insert("clients".into(), neighbour.clients());
-        }
-        if let Err(error) = self.broker.publish(&subject, wire::bytes(greeting)) {
+        let neighbour = self.peers.neighbour.get();
+        let neighbour = neighbour.filter(|_| !self.peers.alive().is_empty());
+        let greeting = FrontAlive::new(neighbour.map(|neighbour| neighbour.clients()));
+        if let Err(error) = self.broker.publish(&subject, greeting.encode()) {
             tracing::debug!("other fronts do not hear of this one: {error}");
         }
     }
@@ -78,6 +88,13 @@ impl FrontShared {
             return;
         };
         let name: Arc<str> = name.into();
+        let greeting = match FrontAlive::decode(&heard.payload) {
+            Ok(greeting) => greeting,
+            Err(error) => {
+                self.note_stranger(name, error);
+                return;
+            }
+        };
         let mut seen = lock(&self.peers.seen);
         if seen.len() >= MOST && !seen.contains_key(&name) {
             return;
@@ -85,10 +102,22 @@ impl FrontShared {
         seen.insert(name.clone(), Instant::now());
         drop(seen);
         if let Some(neighbour) = self.peers.neighbour.get()
-            && let Ok(greeting) = wire::parse(&heard.payload)
-            && let Some(clients) = greeting.get("clients")
+            && let Some(clients) = greeting.connected
         {
             neighbour.front_has(&name, clients);
+        }
+    }
+
+    /// A front whose sign of life is not understood is not asked, and its clients get nothing from here.
+    fn note_stranger(&self, front: Arc<str>, error: ProtocolError) {
+        let ProtocolError::Version(version) = error else {
+            tracing::debug!(%front, "a sign of life of another front makes no sense: {error}");
+            return;
+        };
+        let mut strangers = lock(&self.peers.strangers);
+        if strangers.get(&front) != Some(&version) && strangers.len() < MOST {
+            tracing::error!(%front, "another front is not asked and gets nothing for its clients: {version}");
+            strangers.insert(front, version);
         }
     }
 
@@ -106,7 +135,7 @@ impl FrontShared {
         };
         let (me, payload) = (self.clone(), heard.payload.clone());
         let answer = move |arrived: bool| {
-            let word = wire::bytes(map! {"delivered" => arrived});
+            let word = protocol::encode(&Handed { delivered: arrived });
             if let Err(error) = me.broker.answer(&heard, word) {
                 tracing::debug!("another front was not answered: {error}");
             }
@@ -114,38 +143,21 @@ impl FrontShared {
         neighbour.told(payload, Some(Box::new(answer)));
     }
 
-    /// On the client's thread. Each question has a thread of its own: an answer may read files.
+    /// On the client's thread.
     pub(super) fn hear_question(self: &Arc<Self>, heard: Heard) {
         let me = self.clone();
-        let work = move || {
-            let answer = me.answer(&heard.payload);
-            let text = json::to_string(&answer).into_bytes();
-            let sent = small_message(&me.broker, text).and_then(|t| me.broker.answer(&heard, t));
-            if let Err(error) = sent {
-                tracing::debug!("another front was not answered: {error}");
-            }
-        };
-        let spawned = std::thread::Builder::new().name("peer".into()).spawn(work);
-        if let Err(error) = spawned {
-            tracing::error!("cannot answer another front: {error}");
-        }
-    }
-
-    fn answer(&self, question: &[u8]) -> Value {
-        let wrong = |why: String| Value::from(map! {"error" => why});
-        let question = match wire::parse(question) {
-            Ok(question) => question,
-            Err(error) => return wrong(error.to_string()),
-        };
-        let answers = self.peers.answers.get();
-        let answer = answers.and_then(|answers| answers.answer(&question));
-        answer.unwrap_or_else(|| wrong("this front does not know that question".to_owned()))
+        self.broker.serve(heard, move |request: FrontRequest| {
+            let Some(answers) = me.peers.answers.get() else {
+                return Err("this front is not ready yet; ask again".to_owned());
+            };
+            answers.answer(request)
+        });
     }
 }
 
 impl Front {
     /// Answers questions of other fronts from now on.
-    pub fn answer_fronts(&self, answers: Arc<dyn OtherRequests>) {
+    pub fn answer_fronts(&self, answers: Arc<dyn FrontRequests>) {
         let _ = self.shared.peers.answers.set(answers);
     }
 
@@ -163,32 +175,21 @@ impl Front {
     pub fn tell_front(&self, front: &str, message: Vec<u8>) -> Result<(), BrokerError> {
         let broker = &self.shared.broker;
         let subject = broker.subject(&format!("fronts.tell.{front}"));
-        broker.publish(&subject, small_message(broker, message)?)
+        broker.publish(&subject, broker.shorten(message)?)
     }
 
-    /// As [`Front::tell_front`], and waits for the word that the client has it. Where nobody listens for that, another program's older
-    /// version may: it is told as well.
+    /// As [`Front::tell_front`], and waits for the word that the client has it.
     pub fn hand_to_front(&self, front: &str, message: Vec<u8>) -> Result<bool, BrokerError> {
         let broker = &self.shared.broker;
-        let message = small_message(broker, message)?;
+        let message = broker.shorten(message)?;
         let subject = broker.subject(&format!("fronts.hand.{front}"));
-        match broker.request(&subject, message.clone(), HANDING) {
-            Ok(answer) => {
-                let answer = wire::parse(&answer).unwrap_or_default();
-                Ok(answer.get("delivered").is_some_and(Value::truthy))
-            }
-            Err(error) => {
-                if matches!(error, BrokerError::Nobody { .. }) {
-                    broker.publish(&broker.subject(&format!("fronts.tell.{front}")), message)?;
-                }
-                Err(error)
-            }
-        }
+        let answer = broker.request(&subject, message, HANDING)?;
+        Ok(protocol::decode(&answer).is_ok_and(|Handed { delivered }| delivered))
     }
 
     /// What another front sent, though it was too large for a message.
     pub fn whole_message(&self, payload: Bytes) -> Result<Bytes, BrokerError> {
-        let large = large_message(&self.shared.broker, &payload)?;
+        let large = protocol::whole(&*self.shared.broker, &payload)?;
         Ok(large.map_or(payload, Bytes::from))
     }
 
@@ -198,41 +199,43 @@ impl Front {
     }
 
     /// Asks all other fronts at once; gives the answers that came. Waits: not for threads that serve sockets.
-    pub fn ask_fronts(&self, question: &Map) -> Vec<Value> {
+    pub fn ask_fronts(&self, request: &FrontRequest) -> Vec<FrontAnswer> {
         let shared = &self.shared;
         let fronts = shared.peers.alive();
         let ask_one = |front: &Arc<str>| {
             let subject = shared.broker.subject(&format!("fronts.ask.{front}"));
-            let answer = ask(&shared.broker, &subject, question.clone(), ANSWERS);
-            answer.inspect_err(|error| {
-                tracing::debug!(%front, "another front does not answer: {error}");
-                // Nobody waits for it again before it greets.
-                lock(&shared.peers.seen).remove(front);
-            })
+            let answer = shared.broker.ask(&subject, request, ANSWERS);
+            let why = match answer {
+                Ok(Ok(answer)) => return Some(answer),
+                Ok(Err(why)) => why,
+                Err(error) => error.to_string(),
+            };
+            tracing::debug!(%front, "another front does not answer: {why}");
+            // Nobody waits for it again before it greets.
+            lock(&shared.peers.seen).remove(front);
+            None
         };
         std::thread::scope(|scope| {
             let calls: Vec<_> = fronts
                 .iter()
                 .map(|front| scope.spawn(move || ask_one(front)))
                 .collect();
-            let answers = calls.into_iter().map(|call| call.join().ok()?.ok());
+            let answers = calls.into_iter().map(|call| call.join().ok()?);
             answers.flatten().collect()
         })
     }
 
     /// Makes the files available that results name, for another front.
-    pub fn offer_files(&self, outputs: &Value) -> Result<Value, BrokerError> {
+    pub fn offer_files(&self, outputs: &Value) -> Result<Vec<FileRef>, BrokerError> {
         let transfer = &self.shared.transfer;
         let refs = transfer.offer(&named_outputs(outputs, transfer.dirs()));
-        let refs = refs.map_err(|e| BrokerError::failed("offer files of a result", chain(&e)))?;
-        Ok(FileRef::list_to_value(&refs))
+        refs.map_err(|e| BrokerError::failed("offer files of a result", chain(&e)))
     }
 
     /// Puts files of another front into the folders here. Where a different file has a name, results get the new one.
-    pub fn bring_files(&self, files: &Value, outputs: &mut Value) -> Result<(), BrokerError> {
+    pub fn bring_files(&self, files: &[FileRef], outputs: &mut Value) -> Result<(), BrokerError> {
         let failed = |e| BrokerError::failed("bring files of a result", chain(&e));
-        let refs = FileRef::list_from_value(Some(files)).map_err(failed)?;
-        let renames = self.shared.transfer.bring_outputs(&refs).map_err(failed)?;
+        let renames = self.shared.transfer.bring_outputs(files).map_err(failed)?;
         renames.apply(outputs);
         Ok(())
     }

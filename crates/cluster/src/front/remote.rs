@@ -12,15 +12,16 @@ use fresco_engine::{
     Engine, Event, EventKind, EventSink, Failure, FreeReport, FreeRequest, JobEnd, JobOutcome,
     RoomReport, RunControl, RunJob, Worker, WorkerSnapshot,
 };
-use fresco_graph::{Value, map};
+use fresco_graph::Value;
 
 use super::FrontShared;
 use super::link::{Follow, Inbox, Link, Readiness};
 use crate::connection::{ANSWER, BrokerError, chain};
 use crate::content::{ContentError, FileRef, ModelEntry, Renames, named_inputs};
-use crate::event_wire;
-use crate::wire::{self, Fields, JobMessage, OutcomeMessage, RunAnswer, TaskName};
-use crate::worker::{large_message, small_message};
+use crate::protocol;
+use crate::protocol::alive::TaskName;
+use crate::protocol::control::{WorkerAnswer, WorkerRequest};
+use crate::protocol::jobs::{self, JobMessage, RunAnswer, RunMessage, RunOutcome};
 
 /// How often the thread looks around while nothing happens.
 const LOOK: Duration = Duration::from_millis(500);
@@ -82,18 +83,7 @@ fn while_renewing<T>(control: &RunControl, work: impl FnOnce() -> T) -> T {
 
 impl RemoteWorker {
     fn control_subject(&self) -> String {
-        let rest = format!("control.{}", self.link.name);
-        self.front.broker.subject(&rest)
-    }
-
-    /// Asks the worker something and waits for the answer.
-    fn ask(&self, request: fresco_graph::Map, patience: Duration) -> Result<Value, BrokerError> {
-        super::ask(
-            &self.front.broker,
-            &self.control_subject(),
-            request,
-            patience,
-        )
+        self.front.broker.control_subject(&self.link.name)
     }
 
     /// Sends the job. Ok: it has it (true), or nobody knows (false). Otherwise it does not begin.
@@ -140,22 +130,24 @@ impl RemoteWorker {
             name: name.clone(),
             session: sign.session,
             job: job.clone(),
-            inputs: FileRef::list_to_value(&inputs),
+            inputs,
         };
         let subject = front.broker.subject(&format!("run.{}", self.link.name));
-        let answer = small_message(&front.broker, message.encode())
+        let answer = front
+            .broker
+            .shorten(protocol::encode(&message))
             .and_then(|bytes| front.broker.request(&subject, bytes, ANSWER));
         match answer {
-            Ok(answer) => match RunAnswer::decode(&answer) {
-                Ok(RunAnswer::Accepted) => {
+            Ok(answer) => match protocol::decode_answer(&answer) {
+                Ok(Ok(RunAnswer::Accepted)) => {
                     self.link.took(name);
                     Ok(true)
                 }
-                Ok(RunAnswer::Busy(why)) => {
+                Ok(Ok(RunAnswer::Busy(why))) => {
                     self.link.is_busy();
                     Err(not_begun(why).into())
                 }
-                Ok(RunAnswer::Refused(why)) => Err(self.refused(job, &why).into()),
+                Ok(Ok(RunAnswer::Refused(why)) | Err(why)) => Err(self.refused(job, &why).into()),
                 Err(error) => {
                     self.link
                         .is_bad(format!("its answer to a job makes no sense: {error}"));
@@ -272,11 +264,10 @@ impl Worker for RemoteWorker {
             Readiness::Elsewhere => {
                 let waiting = front.engine().is_some_and(|e| e.store().waiting() > 0);
                 if waiting {
-                    let want = map! {"do" => "want", "front" => &front.id};
-                    let sent = front
-                        .broker
-                        .publish(&self.control_subject(), wire::bytes(want));
-                    if let Err(error) = sent {
+                    let want = WorkerRequest::Want {
+                        front: front.id.clone(),
+                    };
+                    if let Err(error) = front.broker.tell(&self.control_subject(), &want) {
                         tracing::debug!("a worker was not told that it is wanted: {error}");
                     }
                 }
@@ -297,24 +288,24 @@ impl Worker for RemoteWorker {
             ..FreeReport::default()
         };
         // A job of another front may run there first: it is asked again until it is done.
+        let request = WorkerRequest::Free(request.clone());
         let answer = loop {
-            let answer = self.ask(wire::free_request(request), FREEING);
-            let waits = answer.as_ref().is_ok_and(|answer| {
-                let done = Fields(answer).truth("done").unwrap_or(true);
-                !done && self.link.sign().is_some()
-            });
+            let answer = self.front.ask_worker(&self.link.name, &request, FREEING);
+            let not_yet = matches!(&answer, Ok(WorkerAnswer::Freed(freed)) if !freed.done);
+            let waits = not_yet && self.link.sign().is_some();
             if !waits || began.elapsed() > FREEING_OTHERS {
                 break answer;
             }
         };
         match answer {
-            Ok(answer) => {
-                let room = answer.get("room").filter(|room| !room.is_null());
-                report.models = room.cloned().map(|room| Arc::new(room) as RoomReport);
-                let bytes = |name: &str| Fields(&answer).whole(name).ok();
-                report.ram_before = bytes("ram_before");
-                report.ram_after = bytes("ram_after");
-                report.cache_reset = Fields(&answer).truth("cache_reset").unwrap_or(false);
+            Ok(WorkerAnswer::Freed(freed)) => {
+                report.models = freed.room.map(|room| Arc::new(room) as RoomReport);
+                report.ram_before = freed.ram_before;
+                report.ram_after = freed.ram_after;
+                report.cache_reset = freed.cache_reset;
+            }
+            Ok(_) => {
+                tracing::warn!(worker = %self.link.name, "it does not say what it freed");
             }
             Err(error) => {
                 tracing::warn!(worker = %self.link.name, "it was not told to free memory: {error}");
@@ -346,6 +337,32 @@ impl Worker for RemoteWorker {
             worker: self.link.name.clone(),
             results: results.and_then(|n| usize::try_from(n).ok()),
         }
+    }
+}
+
+/// Milliseconds between clocks that count as none.
+const SAME_CLOCK: i64 = 2000;
+
+/// What to add to a worker's times: nothing where the clocks agree well enough.
+fn clock_shift(ahead: i64) -> i64 {
+    if ahead.abs() < SAME_CLOCK { 0 } else { ahead }
+}
+
+/// Times in messages that history keeps.
+fn shift_messages(messages: &mut [Value], shift: i64) {
+    if shift == 0 {
+        return;
+    }
+    for message in messages {
+        let Some([name, Value::Map(data)]) = message.as_list() else {
+            continue;
+        };
+        let Some(at) = data.get("timestamp").and_then(Value::as_int) else {
+            continue;
+        };
+        let mut data = (**data).clone();
+        data.insert("timestamp".into(), (at + i128::from(shift)).into());
+        *message = vec![name.clone(), data.into()].into();
     }
 }
 
@@ -429,7 +446,7 @@ impl Following<'_> {
         for one in heard {
             match one {
                 Inbox::Picture(bytes) => {
-                    if let Ok(kind) = event_wire::decode_picture(&bytes) {
+                    if let Ok(kind) = jobs::decode_picture(&bytes) {
                         self.worker.emit(self.job, kind);
                     }
                 }
@@ -528,11 +545,9 @@ impl Following<'_> {
         }
         self.told = Some(Instant::now());
         let front = &self.worker.front;
-        let request = map! {
-            "do" => "interrupt", "front" => &self.name.front, "task" => self.name.task,
-        };
+        let request = WorkerRequest::Interrupt(self.name.clone());
         let subject = self.worker.control_subject();
-        if let Err(error) = front.broker.publish(&subject, wire::bytes(request)) {
+        if let Err(error) = front.broker.tell(&subject, &request) {
             tracing::warn!(worker = %self.worker.link.name, "it was not told to stop: {error}");
         }
     }
@@ -542,14 +557,13 @@ impl Following<'_> {
         let Some(message) = self.read(bytes)? else {
             return Ok(None);
         };
-        let number = Fields(&message).whole("n").map_err(|e| e.to_string())?;
-        if number > self.next
+        if message.number > self.next
             && let Some(outcome) = self.replay()?
         {
             return Ok(Some(outcome));
         }
         // Numbers that neither came nor are in the stream are nowhere.
-        self.take(number, &message)
+        self.take(message)
     }
 
     /// Reads what the stream has from where it was last read.
@@ -588,19 +602,18 @@ impl Following<'_> {
             let Some(message) = self.read(&bytes)? else {
                 continue;
             };
-            let number = Fields(&message).whole("n").map_err(|e| e.to_string())?;
-            if let Some(outcome) = self.take(number, &message)? {
+            if let Some(outcome) = self.take(message)? {
                 return Ok(Some(outcome));
             }
         }
     }
 
     /// A message, wherever its content is. None: it cannot be had now.
-    fn read(&mut self, bytes: &[u8]) -> Result<Option<Value>, String> {
-        let nonsense = |e: wire::WireError| format!("a message of it makes no sense: {e}");
-        match large_message(&self.worker.front.broker, bytes) {
-            Ok(None) => wire::parse(bytes).map(Some).map_err(nonsense),
-            Ok(Some(large)) => wire::parse(&large).map(Some).map_err(nonsense),
+    fn read(&mut self, bytes: &[u8]) -> Result<Option<RunMessage>, String> {
+        match protocol::whole(&*self.worker.front.broker, bytes) {
+            Ok(large) => RunMessage::decode(large.as_deref().unwrap_or(bytes))
+                .map(Some)
+                .map_err(|e| format!("a message of it makes no sense: {e}")),
             Err(error) => {
                 tracing::warn!(worker = %self.worker.link.name, "a message is not read: {error}");
                 self.missed = true;
@@ -610,10 +623,13 @@ impl Following<'_> {
     }
 
     /// A message in its turn. Those before it were seen.
-    fn take(&mut self, number: u64, message: &Value) -> Result<Option<JobOutcome>, String> {
-        let fields = Fields(message);
-        let nonsense = |e: wire::WireError| format!("a message of it makes no sense: {e}");
-        let session = fields.text("session").map_err(nonsense)?;
+    fn take(&mut self, message: RunMessage) -> Result<Option<JobOutcome>, String> {
+        let RunMessage {
+            number,
+            session,
+            events,
+            outcome: last,
+        } = message;
         // Of a worker that was given up and does not know it.
         let other = self.session.as_ref().is_some_and(|own| *own != session);
         if number < self.next || other {
@@ -622,9 +638,7 @@ impl Following<'_> {
         self.session = Some(session);
         self.next = number + 1;
         self.sure = true;
-        let shift = event_wire::clock_shift(self.worker.link.ahead());
-        let last = message.get("outcome").map(OutcomeMessage::from_value);
-        let last = last.transpose().map_err(nonsense)?;
+        let shift = clock_shift(self.worker.link.ahead());
         if let Some(last) = &last
             && last.outcome.end.goes_back().is_none()
             && let Err(error) = self.fetch(&last.files, true)
@@ -641,12 +655,14 @@ impl Following<'_> {
                 Ok(Some(lost(why)))
             };
         }
-        for event in fields.list("events").map_err(nonsense)? {
-            let mut kind = event_wire::decode(event, shift).map_err(nonsense)?;
+        for event in events {
+            let mut kind = event.event;
+            if let Some(timestamp) = kind.timestamp_mut() {
+                *timestamp = timestamp.saturating_add(shift);
+            }
             if let EventKind::Executed { output, .. } = &mut kind {
                 // Clients fetch files as soon as they hear of them.
-                let files = event.get("files").cloned().unwrap_or_default();
-                if let Err(error) = self.fetch(&files, false) {
+                if let Err(error) = self.fetch(&event.files, false) {
                     let why = chain(&error);
                     tracing::warn!(worker = %self.worker.link.name, "files did not come: {why}");
                 }
@@ -658,8 +674,8 @@ impl Following<'_> {
     }
 
     /// The outcome, whose files are here.
-    fn end(&mut self, last: OutcomeMessage, shift: i64) -> JobOutcome {
-        let OutcomeMessage {
+    fn end(&mut self, last: RunOutcome, shift: i64) -> JobOutcome {
+        let RunOutcome {
             mut outcome,
             offered,
             ..
@@ -683,7 +699,7 @@ impl Following<'_> {
             self.renames.apply(message);
             name_worker(message, &self.worker.link.name);
         }
-        event_wire::shift_messages(&mut outcome.messages, shift);
+        shift_messages(&mut outcome.messages, shift);
         outcome
     }
 
@@ -715,8 +731,8 @@ impl Following<'_> {
 
     /// Puts files that the job made into this front's folders. Where the disk here is full, they wait until it is not: the worker has done
     /// its part, and to do it again would need as much room. `patient`: the server may be away for a while.
-    fn fetch(&mut self, files: &Value, patient: bool) -> Result<(), ContentError> {
-        let mut refs = FileRef::list_from_value(Some(files))?;
+    fn fetch(&mut self, files: &[FileRef], patient: bool) -> Result<(), ContentError> {
+        let mut refs = files.to_vec();
         // The outcome names again what events have named.
         refs.retain(|one| !self.brought.iter().any(|known| known.is_same_file(one)));
         if refs.is_empty() {
@@ -771,5 +787,24 @@ impl Following<'_> {
             self.control.renew_lease();
             self.worker.front.pause(Duration::from_secs(1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fresco_graph::{json, map};
+
+    use super::*;
+
+    #[test]
+    fn a_worker_with_another_clock_has_its_times_moved() {
+        assert_eq!(clock_shift(1500), 0);
+        assert_eq!(clock_shift(-60_000), -60_000);
+        let mut messages = vec![
+            Value::from(vec![Value::from("x"), map! {"timestamp" => 1}.into()]),
+            Value::from("no message"),
+        ];
+        shift_messages(&mut messages, 5);
+        assert_eq!(json::to_string(&messages[0]), r#"["x",{"timestamp":6}]"#);
     }
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use fresco_graph::lock;
 
-use super::{Shared, small_message};
+use super::Shared;
 use crate::connection::{ANSWER, BrokerError};
-use crate::wire::TaskName;
+use crate::protocol::alive::TaskName;
 
 /// Outcomes and bytes of them that wait at once. Beyond it the worker takes no job before one is taken.
 const MOST: usize = 64;
@@ -102,7 +102,7 @@ impl Shared {
         parcel: &Parcel,
         patience: Duration,
     ) -> Result<(), BrokerError> {
-        let bytes = small_message(&self.broker, parcel.text.to_vec())?;
+        let bytes = self.broker.shorten(parcel.text.to_vec())?;
         self.broker
             .publish_stored(&parcel.subject, &parcel.id, bytes, patience)
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fresco_graph::lock;
 
-use crate::wire::{TaskName, WorkerState};
+use crate::protocol::alive::{TaskName, WorkerState};
 
 /// How long a front that was turned away counts as waiting.
 const WANTED: Duration = Duration::from_secs(3);

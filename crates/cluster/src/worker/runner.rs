@@ -5,16 +5,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use fresco_engine::{EventKind, Failure, FreeRequest, JobEnd, JobOutcome, Reply, RunJob};
-use fresco_graph::{Map, Value, json, map};
+use fresco_graph::Value;
 
+use super::Shared;
 use super::delivery::Parcel;
 use super::events::EventReceiver;
 use super::room::failed_for_room;
-use super::{Shared, small_message};
 use crate::connection::{ANSWER, BrokerError, chain};
 use crate::content::{ContentError, FileRef, ModelEntry, named_outputs};
-use crate::event_wire;
-use crate::wire::{JobMessage, OutcomeMessage, TaskName};
+use crate::protocol;
+use crate::protocol::alive::TaskName;
+use crate::protocol::jobs::{JobMessage, RunEvent, RunMessage, RunOutcome, encode_picture};
 
 /// Events that go out together, at most.
 const BATCH: usize = 256;
@@ -38,22 +39,26 @@ struct Outbox<'a> {
 }
 
 impl Outbox<'_> {
-    fn message(&mut self, mut body: Map) -> Result<Vec<u8>, BrokerError> {
+    fn message(&mut self, events: Vec<RunEvent>, outcome: Option<RunOutcome>) -> Vec<u8> {
         self.number += 1;
-        body.insert("n".into(), self.number.into());
-        body.insert("session".into(), (&self.shared.session).into());
-        let text = json::to_string(&body.into()).into_bytes();
-        small_message(&self.shared.broker, text)
+        protocol::encode(&RunMessage {
+            number: self.number,
+            session: self.shared.session.clone(),
+            events,
+            outcome,
+        })
     }
 
     /// Sends events. One that is lost is no harm: the outcome says everything again, and it comes for certain.
-    fn events(&mut self, events: Vec<Value>) {
+    fn events(&mut self, events: Vec<RunEvent>) {
         if events.is_empty() {
             return;
         }
-        let sent = self
-            .message(map! {"events" => events})
-            .and_then(|bytes| self.shared.broker.publish(&self.subject, bytes));
+        let message = self.message(events, None);
+        let broker = &self.shared.broker;
+        let sent = broker
+            .shorten(message)
+            .and_then(|bytes| broker.publish(&self.subject, bytes));
         match sent {
             Ok(()) => self.shared.place.sent(self.number),
             Err(error) => tracing::debug!("events were not sent: {error}"),
@@ -61,15 +66,8 @@ impl Outbox<'_> {
     }
 
     fn picture(&self, kind: &EventKind) {
-        let bytes = match kind {
-            EventKind::Preview { ids, preview } => event_wire::encode_picture(ids, None, preview),
-            EventKind::Progress {
-                ids,
-                value,
-                max,
-                preview: Some(preview),
-            } => event_wire::encode_picture(ids, Some((*value, *max)), preview),
-            _ => return,
+        let Some(bytes) = encode_picture(kind) else {
+            return;
         };
         if bytes.len() <= self.shared.broker.largest_message() {
             let _ = self.shared.broker.publish(&self.pictures, bytes);
@@ -77,16 +75,13 @@ impl Outbox<'_> {
     }
 
     /// Hands the outcome to the server, with the events before it. One that is not taken at once is said again while other jobs run.
-    fn deliver(&mut self, last: &OutcomeMessage, events: Vec<Value>, name: &TaskName, id: &str) {
-        let mut body = map! {"events" => events, "outcome" => last.to_value()};
-        self.number += 1;
-        body.insert("n".into(), self.number.into());
-        body.insert("session".into(), (&self.shared.session).into());
+    fn deliver(&mut self, last: RunOutcome, events: Vec<RunEvent>, name: &TaskName, id: &str) {
+        let text = self.message(events, Some(last)).into();
         let parcel = Parcel {
             name: name.clone(),
             subject: self.subject.as_str().into(),
             id: format!("{id}-{}", self.number).into(),
-            text: json::to_string(&body.into()).into_bytes().into(),
+            text,
             since: Instant::now(),
         };
         let shared = self.shared;
@@ -150,16 +145,16 @@ fn persist<T, E: Passing>(
 /// What became of a prompt, in the engine's words.
 struct Performed {
     outcome: JobOutcome,
-    files: Value,
+    files: Vec<FileRef>,
     /// What was not told yet.
-    events: Vec<Value>,
+    events: Vec<RunEvent>,
 }
 
 impl From<JobOutcome> for Performed {
     fn from(outcome: JobOutcome) -> Self {
         Self {
             outcome,
-            files: Value::Null,
+            files: Vec::new(),
             events: Vec::new(),
         }
     }
@@ -218,7 +213,7 @@ impl Shared {
         }
         let next = self.place.next_front();
         let ended_here = outcome.end.goes_back().is_none();
-        let last = OutcomeMessage {
+        let last = RunOutcome {
             outcome,
             files,
             offered: next.clone(),
@@ -229,15 +224,13 @@ impl Shared {
         // The same run may come again, if it was given back.
         let turn = self.place.turns();
         let id = format!("{}-{rest}-{turn}", self.session);
-        out.deliver(&last, events, name, &id);
+        out.deliver(last, events, name, &id);
         self.place.leave(next, ended_here);
     }
 
     fn perform(&self, job: &JobMessage, events: &EventReceiver, out: &mut Outbox) -> Performed {
         let prompt_id = &job.job.prompt_id;
-        let brought = FileRef::list_from_value(Some(&job.inputs))
-            .and_then(|refs| self.transfer.bring_inputs(&refs));
-        if let Err(error) = brought {
+        if let Err(error) = self.transfer.bring_inputs(&job.inputs) {
             if error.is_out_of_room() {
                 self.room.was_too_small();
             }
@@ -298,7 +291,12 @@ impl Shared {
     }
 
     /// Passes events on until the prompt has ended. The last ones are left for the message with the outcome.
-    fn follow(&self, prompt_id: &Arc<str>, events: &EventReceiver, out: &mut Outbox) -> Vec<Value> {
+    fn follow(
+        &self,
+        prompt_id: &Arc<str>,
+        events: &EventReceiver,
+        out: &mut Outbox,
+    ) -> Vec<RunEvent> {
         // Small jobs are done before anybody could have seen how they go.
         let mut gather = Instant::now() + GATHER;
         let mut held = Vec::new();
@@ -329,8 +327,8 @@ impl Shared {
                 }
             }
             // The outcome names all files again, and comes before its events are told.
-            let messages = batch.iter().filter_map(|kind| self.message(kind, !ended));
-            let messages = messages.collect();
+            let told = batch.into_iter().filter(EventKind::is_told_elsewhere);
+            let messages = told.map(|event| self.message(event, ended)).collect();
             if ended {
                 return messages;
             }
@@ -338,29 +336,26 @@ impl Shared {
         }
     }
 
-    /// An event as it is sent.
-    fn message(&self, kind: &EventKind, with_files: bool) -> Option<Value> {
-        let mut message = event_wire::encode(kind)?;
-        if let EventKind::Executed { output, .. } = kind
-            && with_files
-            && let Ok(files) = self.files_of(output)
-        {
-            message.insert("files".into(), files);
+    /// An event as it is sent, unless the job has ended with the files that it names.
+    fn message(&self, event: EventKind, ended: bool) -> RunEvent {
+        let files = match &event {
+            EventKind::Executed { output, .. } if !ended => self.files_of(output),
+            _ => Ok(Vec::new()),
+        };
+        RunEvent {
+            files: files.unwrap_or_default(),
+            event,
         }
-        Some(message.into())
     }
 
     /// Makes the files available that a result names.
-    fn files_of(&self, output: &Value) -> Result<Value, ContentError> {
+    fn files_of(&self, output: &Value) -> Result<Vec<FileRef>, ContentError> {
         let named = named_outputs(output, self.transfer.dirs());
-        if named.is_empty() {
-            return Ok(Value::Null);
-        }
-        Ok(FileRef::list_to_value(&self.transfer.offer(&named)?))
+        self.transfer.offer(&named)
     }
 
     /// How the engine ended it, with the files it made.
-    fn outcome(&self, ended: Reply<JobOutcome>, events: Vec<Value>) -> Performed {
+    fn outcome(&self, ended: Reply<JobOutcome>, events: Vec<RunEvent>) -> Performed {
         let Some(outcome) = ended.wait() else {
             return JobEnd::Lost("the worker has no record of it".to_owned()).into();
         };
@@ -414,8 +409,10 @@ impl Shared {
         let why = format!("Worker {} cannot run this prompt: {why}", self.name);
         let failure = Failure::of_job("WorkerRefused", why);
         let outcome = JobOutcome::failed(prompt_id, &failure);
-        let event = event_wire::encode(&EventKind::Error(Arc::new(failure)));
-        out.events(event.into_iter().map(Value::from).collect());
+        out.events(vec![RunEvent {
+            event: EventKind::Error(Arc::new(failure)),
+            files: Vec::new(),
+        }]);
         outcome.into()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use fresco_memory::{ApiError, FreeNote, FreeRequest, Policy, Reason, Removed, State};
+use fresco_memory::{FreeNote, FreeRequest, Policy, Reason, Refusal, Removed, State};
 
 use crate::harness::*;
 
@@ -289,11 +289,11 @@ fn single_models_by_api() {
     let trio = spread(&bench, None);
     assert_eq!(
         bench.registry.set_policy("nobody", Policy::Keep),
-        Err(ApiError::Unknown)
+        Err(Refusal::Unknown)
     );
     assert_eq!(
         bench.registry.remove("m99999", false),
-        Err(ApiError::Unknown)
+        Err(Refusal::Unknown)
     );
     let report = bench
         .registry
@@ -302,14 +302,14 @@ fn single_models_by_api() {
     assert_eq!((report.policy, report.claims.len()), (Policy::Pin, 2));
     assert_eq!(
         bench.registry.remove(&trio.u.id(), false),
-        Err(ApiError::Pinned)
+        Err(Refusal::Pinned)
     );
     assert_eq!(bench.registry.remove(&trio.u.id(), true), Ok(Removed::Done));
     assert!(bench.report(&trio.u).is_none());
     // What a prompt uses goes after it.
     bench.registry.prompt_started("q");
     bench.touch("q", &[&trio.v]);
-    assert_eq!(bench.registry.release(&trio.v.id()), Err(ApiError::Leased));
+    assert_eq!(bench.registry.release(&trio.v.id()), Err(Refusal::Leased));
     assert_eq!(
         bench.registry.remove(&trio.v.id(), true),
         Ok(Removed::Deferred)

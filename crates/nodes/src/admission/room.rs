@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fresco_memory::amount::readable;
-use fresco_memory::{
-    DeviceReport, LoadModel, LoadRequest, ModelRegistry, Need, Policy, Snapshot, distribute,
-};
+use fresco_memory::{DeviceReport, LoadModel, LoadRequest, ModelRegistry, Need, Policy, Snapshot};
 
 use super::files::{FilePart, Pass};
 use super::prompt::{PlannedLoad, plan};
@@ -220,7 +218,7 @@ impl Room<'_> {
         }
         let device = self.device(&model.compute).filter(|d| d.device != "cpu");
         if let Some(device) = device {
-            model.outcome = self.outcome(device, load, part, model);
+            model.outcome = self.outcome(device, (part, &planned.meant), model);
         }
         for (name, bytes) in &model.places {
             let device = self.devices.iter_mut().find(|d| d.device == *name);
@@ -239,8 +237,7 @@ impl Room<'_> {
     fn outcome(
         &self,
         device: &DevicePlan,
-        load: &PlannedLoad,
-        part: &FilePart,
+        (part, meant): (&FilePart, &[(String, u64)]),
         model: &ModelPlan,
     ) -> Outcome {
         if let Some(why) = refusal(device, part, model) {
@@ -248,7 +245,7 @@ impl Room<'_> {
         }
         let resident = on(&model.places, &model.compute);
         let streamed = part.bytes.saturating_sub(resident);
-        let Some(placement) = &load.options.placement else {
+        if model.placement.is_none() {
             if streamed == 0 {
                 return Outcome::Fits;
             }
@@ -265,18 +262,15 @@ impl Room<'_> {
                 readable(resident),
                 readable(streamed),
             ));
-        };
-        let text = load.component == Component::Text;
-        let totals = self.registry.totals();
-        let meant = distribute(&part.units, &model.compute, placement, &totals, text);
-        let meant = meant.devices.iter().zip(meant.held(&part.units));
+        }
+        let meant = meant.iter();
         let tight: Vec<String> = meant
-            .filter(|(name, bytes)| *name != "cpu" && on(&model.places, name) < *bytes)
+            .filter(|(name, bytes)| name != "cpu" && on(&model.places, name) < *bytes)
             .map(|(name, bytes)| {
                 let have = readable(on(&model.places, name));
                 format!(
                     "{} are to be on {name}, there is room for {have}",
-                    readable(bytes)
+                    readable(*bytes)
                 )
             })
             .collect();

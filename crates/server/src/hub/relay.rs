@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use fresco_graph::Value;
+use fresco_cluster::protocol::LOST;
+use fresco_cluster::protocol::alive::ClientName;
 
 use super::{Hub, Socket, State};
 use crate::outbox::Frame;
@@ -14,8 +15,6 @@ use crate::outbox::Frame;
 const MOST: usize = 512;
 /// Longer names of clients are not told: a greeting is a small message.
 const LONGEST: usize = 128;
-/// A front that was silent for longer has no clients.
-const LIFE: Duration = Duration::from_secs(10);
 
 /// A client of another front.
 pub(super) struct Relay {
@@ -33,29 +32,34 @@ impl Relay {
 
 impl Hub {
     /// The clients that are connected here, each with whether it knows described previews.
-    pub(crate) fn clients(&self) -> Value {
+    pub(crate) fn clients(&self) -> Vec<ClientName> {
         let state = self.lock();
         let known = state.sockets.values();
         let known = known
             .filter(|socket| socket.sid.len() <= LONGEST)
             .take(MOST);
-        let shown = |socket: &Arc<Socket>| -> Value {
-            let described = socket.described_previews();
-            vec![Value::from(&socket.sid), Value::from(described)].into()
+        let name = |socket: &Arc<Socket>| ClientName {
+            sid: socket.sid.clone(),
+            described_previews: socket.described_previews(),
         };
-        known.map(shown).collect::<Vec<Value>>().into()
+        known.map(name).collect()
     }
 
     /// Another front has these clients, and no others. Somebody has to carry what those get that are new.
-    pub(crate) fn relay(&self, front: &Arc<str>, clients: &Value) -> Vec<Arc<Socket>> {
-        let listed = clients.as_list().unwrap_or_default().iter().take(MOST);
-        let wanted: BTreeMap<Arc<str>, bool> = listed.filter_map(client).collect();
+    pub(crate) fn relay(&self, front: &Arc<str>, clients: Vec<ClientName>) -> Vec<Arc<Socket>> {
+        let fits = |client: &ClientName| !client.sid.is_empty() && client.sid.len() <= LONGEST;
+        let wanted: BTreeMap<Arc<str>, bool> = clients
+            .into_iter()
+            .take(MOST)
+            .filter(fits)
+            .map(|client| (client.sid, client.described_previews))
+            .collect();
         let mut state = self.lock();
         let now = Instant::now();
         let mut unsent = Vec::new();
         state.relays.retain(|sid, relay| {
             let own = relay.front == *front;
-            let stays = now.duration_since(relay.seen) < LIFE && (!own || wanted.contains_key(sid));
+            let stays = now.duration_since(relay.seen) < LOST && (!own || wanted.contains_key(sid));
             if !stays {
                 unsent.push((sid.clone(), relay.socket.outbox.drain()));
                 relay.close();
@@ -130,13 +134,4 @@ impl State {
 fn set_described(socket: &Socket, described: bool) {
     let flag = &socket.described_previews;
     flag.store(described, Ordering::Relaxed);
-}
-
-/// An entry of another front's list.
-fn client(entry: &Value) -> Option<(Arc<str>, bool)> {
-    let [Value::Str(sid), described] = entry.as_list()? else {
-        return None;
-    };
-    let fits = !sid.is_empty() && sid.len() <= LONGEST;
-    fits.then(|| (sid.as_ref().into(), described.truthy()))
 }

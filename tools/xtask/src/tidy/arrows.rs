@@ -36,13 +36,16 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "fresco-engine",
             "fresco-graph",
             "fresco-files",
+            // What memory is told, which is the same here and elsewhere.
+            "fresco-memory",
             "fresco-placement",
         ],
     ),
     (
         "fresco-server",
-        // What the memory room reports is turned into JSON once, here.
+        // What the memory room reports, and what other fronts and workers say, is turned into the API's JSON once, here.
         &[
+            "fresco-cluster",
             "fresco-engine",
             "fresco-graph",
             "fresco-files",

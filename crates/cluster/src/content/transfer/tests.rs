@@ -2,7 +2,7 @@ use super::super::FolderObjects;
 use super::super::names::{named_inputs, named_outputs};
 use super::*;
 
-use fresco_graph::NodeRegistry;
+use fresco_graph::{NodeRegistry, map};
 
 struct Side {
     _folder: tempfile::TempDir,
@@ -54,9 +54,9 @@ fn bring(worker: &Side, front: &Side, names: &[&str]) -> String {
     assert_eq!(files.len(), names.len());
     let refs = worker.transfer.offer(&files).unwrap();
     // Over the wire.
-    let wire = fresco_graph::json::to_string(&FileRef::list_to_value(&refs));
-    let read = fresco_graph::json::parse(&wire).unwrap();
-    let read = FileRef::list_from_value(Some(&read)).unwrap();
+    let text = serde_json::to_string(&refs).unwrap();
+    let read = fresco_graph::json::parse(&text).unwrap();
+    let read: Vec<FileRef> = fresco_graph::typed::from_value(&read).unwrap();
     assert_eq!(read, refs);
     let renames = front.transfer.bring_outputs(&read).unwrap();
     renames.apply(&mut value);
@@ -161,18 +161,18 @@ fn what_is_not_what_was_announced_gets_no_name() {
     refused(&|f| f.data = None, "no content");
     let left = fs::read_dir(&front.dirs.output).map_or(0, Iterator::count);
     assert_eq!(left, 0, "nothing is left behind");
-    front.transfer.bring_outputs(&[good]).unwrap();
+    front.transfer.bring_outputs(&[good.clone()]).unwrap();
 
     let list = |text: &str| {
         let value = fresco_graph::json::parse(text).unwrap();
-        FileRef::list_from_value(Some(&value)).map_err(|e| e.to_string())
+        let list = fresco_graph::typed::from_value::<Vec<FileRef>>(&value);
+        list.unwrap_err().to_string()
     };
-    assert_eq!(list("null").unwrap(), []);
-    assert!(list("{}").unwrap_err().contains("no list"));
-    assert!(list("[1]").unwrap_err().contains("no known type"));
-    assert!(
-        list(r#"[{"type":"output","name":"a","size":-1,"hash":""}]"#)
-            .unwrap_err()
-            .contains("no size")
-    );
+    assert!(list("{}").contains("invalid type"));
+    assert!(list(r#"[{"type":"models"}]"#).contains("type: \"models\" is not"));
+    assert!(list(r#"[{"type":"output","name":"a","size":-1,"hash":""}]"#).contains("size: "));
+    assert!(list(r#"[{"type":"output","name":"a","size":1,"hash":"x"}]"#).contains("hash: "));
+    let many = vec![good; MOST_REFS + 1];
+    let error = front.transfer.bring_outputs(&many).unwrap_err().to_string();
+    assert!(error.contains("too many"), "{error}");
 }
