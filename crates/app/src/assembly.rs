@@ -6,8 +6,7 @@ use std::time::UNIX_EPOCH;
 
 use fresco_cluster::content::ClusterModels;
 use fresco_engine::{EventSink, ExecutorConfig, LiveRegistry};
-use fresco_files::mime::MediaClass;
-use fresco_files::{Dirs, Folders, Saver, folders, walk};
+use fresco_files::{Dirs, Folders, Saver};
 use fresco_graph::ui::NodeDefs;
 use fresco_graph::{
     CallScope, Listings, Map, NodeRegistry, Resources, Value, Versions, object_info,
@@ -21,13 +20,11 @@ use fresco_nodes::save::SaveOptions;
 use fresco_tensor::{Device, on_reader_thread};
 
 use crate::cli::MergeChoice;
+use crate::listings::DiskListings;
 use crate::memory_room::Room;
 use crate::settings::{ExecSettings, FolderSettings};
 use crate::starter;
 use crate::value_codec::value_codec;
-
-/// Extensions of 3-D files that the loaders offer.
-const SCENES: [&str; 5] = [".gltf", ".glb", ".obj", ".fbx", ".stl"];
 
 pub(crate) struct Assembly {
     pub(crate) dirs: Arc<Dirs>,
@@ -57,10 +54,7 @@ impl Assembly {
         }
         let mut registry = NodeRegistry::new();
         registry.add(&fresco_nodes::all());
-        let listings = Arc::new(DiskListings {
-            dirs: dirs.clone(),
-            folders: folders.clone(),
-        });
+        let listings = Arc::new(DiskListings::new(dirs.clone(), folders.clone()));
         Ok(Self {
             dirs,
             folders,
@@ -232,99 +226,6 @@ fn describe(memory: &ModelRegistry) {
         "Device: {primary}, beside {}; of models that do not fit, {ahead}",
         others.join(", ")
     );
-}
-
-/// Combos that follow the disk.
-struct DiskListings {
-    dirs: Arc<Dirs>,
-    folders: Folders,
-}
-
-impl Listings for DiskListings {
-    fn list(&self, source: &str) -> Vec<String> {
-        match source.split_once('/') {
-            Some(("models", "diffusers")) => self.folders.model_folders("diffusers"),
-            Some(("models", folder)) => match self.folders.list(folder) {
-                Ok(names) => names.iter().map(ToString::to_string).collect(),
-                Err(_) => Vec::new(),
-            },
-            Some(("input", kind)) => self.inputs(kind),
-            Some(("vae", _)) => self.vaes(),
-            Some(("gguf", folder)) => {
-                let mut names = self.list(&format!("models/{folder}"));
-                names.retain(|name| name.to_lowercase().ends_with(".gguf"));
-                names
-            }
-            Some(("devices", _)) => Device::all().iter().map(Device::name).collect(),
-            _ => Vec::new(),
-        }
-    }
-
-    /// Device inputs start with the first accelerator.
-    fn preset(&self, source: &str) -> Option<String> {
-        let devices = (source == "devices/all").then(Device::all)?;
-        devices.get(1).or(devices.first()).map(Device::name)
-    }
-}
-
-impl DiskListings {
-    /// Autoencoders: files, small approximations whose both halves are there, and none at all.
-    fn vaes(&self) -> Vec<String> {
-        let mut names = self.list("models/vae");
-        let parts = self.list("models/vae_approx");
-        for (name, ..) in fresco_models::taesd::KINDS {
-            let has = |half: &str| {
-                let start = format!("{name}_{half}.");
-                parts.iter().any(|part| part.starts_with(&start))
-            };
-            if has("encoder") && has("decoder") {
-                names.push(name.to_owned());
-            }
-        }
-        let films = parts.iter();
-        let films = films.filter(|part| fresco_models::taehv::is_published(part));
-        names.extend(films.cloned());
-        names.push("pixel_space".to_owned());
-        names
-    }
-
-    fn inputs(&self, kind: &str) -> Vec<String> {
-        let of = |classes: &[MediaClass]| folders::input_files(&self.dirs, classes);
-        match kind {
-            "image" => of(&[MediaClass::Image]),
-            "video" => of(&[MediaClass::Video]),
-            // A film has sound too.
-            "audio" => of(&[MediaClass::Audio, MediaClass::Video]),
-            "latent" => {
-                let mut names = walk::top_files(&self.dirs.input);
-                names.retain(|name| name.ends_with(".latent"));
-                names
-            }
-            "folders" => walk::subfolders(&self.dirs.input),
-            "3d" => scenes(&self.dirs.input),
-            _ => walk::top_files(&self.dirs.input),
-        }
-    }
-}
-
-/// 3-D files in `3d` and below, relative to the input folder.
-fn scenes(input: &Path) -> Vec<String> {
-    let root = input.join("3d");
-    let below = walk::subfolders(&root)
-        .into_iter()
-        .map(|folder| format!("3d/{folder}"));
-    let mut found: Vec<String> = std::iter::once("3d".to_owned())
-        .chain(below)
-        .flat_map(|folder| {
-            let names = walk::top_files(&input.join(&folder));
-            names
-                .into_iter()
-                .map(move |name| format!("{folder}/{name}"))
-        })
-        .filter(|name| SCENES.iter().any(|end| name.to_lowercase().ends_with(end)))
-        .collect();
-    found.sort_unstable();
-    found
 }
 
 #[cfg(test)]

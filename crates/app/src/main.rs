@@ -12,6 +12,7 @@ mod front;
 mod front_end;
 mod http_client;
 mod layers;
+mod listings;
 mod logging;
 mod media;
 mod memory;

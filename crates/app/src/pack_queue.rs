@@ -132,6 +132,7 @@ fn put(engine: &Engine, asked: &Value) -> Result<Value, String> {
                 drawn: None,
                 front: false,
                 extra_data: extra.as_map().cloned().unwrap_or_default(),
+                needs: None,
             },
         )
         .map_err(|error| error.to_string())?;

@@ -9,7 +9,7 @@ use fresco_graph::{
     ValidPrompt, Value, lock,
 };
 
-use fresco_placement::{FreeNote, FreeRequest, WorkerView};
+use fresco_placement::{FreeNote, FreeRequest, JobNeeds, WorkerView};
 
 use crate::event::{Event, EventKind, EventSink};
 use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
@@ -116,6 +116,8 @@ pub struct Submission {
     pub drawn: Option<i64>,
     pub front: bool,
     pub extra_data: Map,
+    /// As [`Engine::needs`] said; asked for by the engine where absent.
+    pub needs: Option<JobNeeds>,
 }
 
 /// A prompt that was accepted, durably.
@@ -303,9 +305,10 @@ impl Engine {
         &self.0.shared.sink
     }
 
-    /// Whether checking this prompt may wait for another process. Then it must not be done on a thread that serves sockets.
+    /// Whether checking this prompt may wait for another process, or for a disk or a network share. Then it must not be done on a
+    /// thread that serves sockets.
     pub fn checks_wait(&self, prompt: &Map) -> bool {
-        self.registry().has_foreign(prompt)
+        self.0.shared.chooses() || self.registry().checks_wait(prompt)
     }
 
     /// Checks a prompt. CPU-bound; large graphs take milliseconds. See [`Engine::checks_wait`].
@@ -321,6 +324,17 @@ impl Engine {
             limits: self.0.limits,
         };
         rules.validate(prompt, targets)
+    }
+
+    /// What a prompt needs of the worker that runs it, which may take as long as asking a disk; nothing where there is one worker. See
+    /// [`Engine::checks_wait`].
+    pub fn needs(&self, valid: &ValidPrompt) -> Option<JobNeeds> {
+        let shared = &self.0.shared;
+        shared.chooses().then(|| {
+            catch_panic("needs", || {
+                shared.memory.needs(&valid.prompt, &valid.outputs)
+            })
+        })
     }
 
     /// Draws a priority number, as every request without its own does, even a refused one.
@@ -364,6 +378,7 @@ impl Engine {
             drawn,
             front,
             mut extra_data,
+            needs,
         } = submission;
         let prompt_id = prompt_id.unwrap_or_else(new_prompt_id);
         let mut sensitive = Map::new();
@@ -380,12 +395,7 @@ impl Engine {
             (None, None) => Priority::Auto,
         };
         let shared = &self.0.shared;
-        // With one worker there is nothing to choose.
-        let needs = shared.chooses().then(|| {
-            catch_panic("needs", || {
-                shared.memory.needs(&valid.prompt, &valid.outputs)
-            })
-        });
+        let needs = needs.or_else(|| self.needs(valid));
         let job = NewJob {
             prompt_id: prompt_id.clone(),
             priority,

@@ -11,7 +11,22 @@ use crate::{Map, NodeClass, NodeEntry, NodeError, Schema, Value};
 /// A list of classes. What runs keeps the list it began with; a change is made to a copy that takes its place.
 #[derive(Clone, Default)]
 pub struct NodeRegistry {
-    classes: IndexMap<Arc<str>, Arc<dyn NodeClass>>,
+    classes: IndexMap<Arc<str>, Registered>,
+}
+
+#[derive(Clone)]
+struct Registered {
+    class: Arc<dyn NodeClass>,
+    /// Whether checking a node of it may wait for another process or for a disk.
+    waits: bool,
+}
+
+impl Registered {
+    fn new(class: Arc<dyn NodeClass>, schema: &Schema) -> Self {
+        // A class's own check may look for a file.
+        let waits = class.owner().is_some() || class.validator().is_some() || schema.has_listings();
+        Self { class, waits }
+    }
 }
 
 impl NodeRegistry {
@@ -27,26 +42,28 @@ impl NodeRegistry {
     }
 
     pub fn add_class(&mut self, class: Arc<dyn NodeClass>) {
-        self.classes.insert(class.schema().id.clone(), class);
+        let schema = class.schema();
+        let registered = Registered::new(class, &schema);
+        self.classes.insert(schema.id.clone(), registered);
     }
 
     /// Removes a class; the others keep their order.
     pub fn remove(&mut self, name: &str) -> Option<Arc<dyn NodeClass>> {
-        self.classes.shift_remove(name)
+        Some(self.classes.shift_remove(name)?.class)
     }
 
     /// Removes all classes of an owner.
     pub fn remove_owned(&mut self, owner: &str) {
         self.classes
-            .retain(|_, class| class.owner().is_none_or(|o| &**o != owner));
+            .retain(|_, known| known.class.owner().is_none_or(|o| &**o != owner));
     }
 
     pub fn get(&self, name: &str) -> Option<&Arc<dyn NodeClass>> {
-        self.classes.get(name)
+        Some(&self.classes.get(name)?.class)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Arc<dyn NodeClass>> {
-        self.classes.values()
+        self.classes.values().map(|known| &known.class)
     }
 
     pub fn len(&self) -> usize {
@@ -57,14 +74,13 @@ impl NodeRegistry {
         self.classes.is_empty()
     }
 
-    /// Whether a prompt has a node whose class is not the program's own. Asking such a class anything may wait for another
-    /// process.
-    pub fn has_foreign(&self, prompt: &Map) -> bool {
+    /// Whether checking a prompt may wait: for another process whose class it names, or for a disk or a network share whose files
+    /// it names.
+    pub fn checks_wait(&self, prompt: &Map) -> bool {
         prompt.values().any(|node| {
             let class = node.get("class_type").and_then(Value::as_str);
-            class
-                .and_then(|name| self.get(name))
-                .is_some_and(|class| class.owner().is_some())
+            let known = class.and_then(|name| self.classes.get(name));
+            known.is_some_and(|known| known.waits)
         })
     }
 }

@@ -102,6 +102,16 @@ pub struct CallScope(pub Arc<Around>);
 pub trait Listings: Send + Sync {
     fn list(&self, source: &str) -> Vec<String>;
 
+    /// The entries as they are on the disk now, for a caller who waits for them; nothing where [`Listings::list`] gives no others.
+    fn renewed(&self, _source: &str) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Why the entries may not be those that are on the disk now; nothing where they are.
+    fn trouble(&self, _source: &str) -> Option<String> {
+        None
+    }
+
     /// The entry that an input starts with, where that is not simply the first.
     fn preset(&self, _source: &str) -> Option<String> {
         None
@@ -133,6 +143,10 @@ impl IoType {
             Self::Name(n) => Value::from(n),
             Self::List(c) => Value::List(c.entries(listings)),
         }
+    }
+
+    fn is_listed(&self) -> bool {
+        matches!(self, Self::List(Choices::Listed(_)))
     }
 
     pub fn name(&self) -> Option<&str> {
@@ -385,6 +399,39 @@ impl Input {
         }
     }
 
+    /// Whether entries of it, in any of its forms, are asked of [`Listings`].
+    fn has_listing(&self) -> bool {
+        let of_kind = || match &self.kind {
+            Kind::Plain | Kind::Match { .. } => false,
+            Kind::Autogrow { template, .. } => template.has_listing(),
+            Kind::DynamicCombo(options) => options
+                .iter()
+                .any(|option| option.inputs.iter().any(Self::has_listing)),
+            Kind::DynamicSlot { inputs, .. } => inputs.iter().any(Self::has_listing),
+        };
+        self.ty.is_listed() || matches!(self.choices, Some(Choices::Listed(_))) || of_kind()
+    }
+
+    fn listing(&self) -> Option<&str> {
+        match (&self.ty, &self.choices) {
+            (IoType::List(Choices::Listed(source)), _) | (_, Some(Choices::Listed(source))) => {
+                Some(source)
+            }
+            _ => None,
+        }
+    }
+
+    /// Why the entries may not be those that are on the disk now.
+    pub(crate) fn trouble(&self, listings: &dyn Listings) -> Option<String> {
+        listings.trouble(self.listing()?)
+    }
+
+    /// The entries as they are on the disk now, where others were given before.
+    pub(crate) fn renewed_entries(&self, listings: &dyn Listings) -> Option<Arc<Vec<Value>>> {
+        let names = listings.renewed(self.listing()?)?;
+        Some(Arc::new(names.into_iter().map(Value::from).collect()))
+    }
+
     /// The combo entries to check membership against: a V1 list type, or a V3 combo's options.
     pub fn entries(&self, listings: &dyn Listings) -> Option<Arc<Vec<Value>>> {
         match (&self.ty, &self.choices) {
@@ -503,6 +550,12 @@ impl Schema {
             not_idempotent: false,
             catch_all: None,
         }
+    }
+
+    /// Whether something in it is asked of [`Listings`], and so of a disk.
+    pub fn has_listings(&self) -> bool {
+        self.inputs.iter().any(Input::has_listing)
+            || self.outputs.iter().any(|output| output.ty.is_listed())
     }
 
     pub fn display_name(mut self, name: &str) -> Self {

@@ -627,9 +627,10 @@ impl Walk<'_, '_> {
                 return Ok(());
             }
         }
-        if let Some(entries) = input.entries(listings)
-            && !entries.iter().any(|e| e.same(&value))
-        {
+        let lacks = |entries: &Arc<Vec<Value>>| !entries.iter().any(|e| e.same(&value));
+        let lacking = input.entries(listings).filter(lacks);
+        let lacking = lacking.map(|old| input.renewed_entries(listings).unwrap_or(old));
+        if let Some(entries) = lacking.filter(lacks) {
             let (list, config) = if entries.len() > 20 {
                 (format!("(list of length {})", entries.len()), Value::Null)
             } else {
@@ -638,7 +639,11 @@ impl Walk<'_, '_> {
                     input_config(input, listings),
                 )
             };
-            let details = format!("{}: '{}' not in {list}", input.name, python_text(&value));
+            let mut details = format!("{}: '{}' not in {list}", input.name, python_text(&value));
+            if let Some(trouble) = input.trouble(listings) {
+                details.push_str("; ");
+                details.push_str(&trouble);
+            }
             frame.add(
                 "value_not_in_list",
                 "Value not in list",

@@ -110,11 +110,11 @@ fn whoever_holds_a_list_keeps_it() {
     let before = registry(&pack);
     let classes = PromptClasses::new(before.clone());
     let mut after = (*before).clone();
-    assert!(after.has_foreign(&prompt(TWO)));
+    assert!(after.checks_wait(&prompt(TWO)));
     after.remove_owned("another");
     assert_eq!(after.len(), 1);
     after.remove_owned("pack");
-    assert!(after.is_empty() && !after.has_foreign(&prompt(TWO)));
+    assert!(after.is_empty() && !after.checks_wait(&prompt(TWO)));
     assert!(classes.get("P").is_some());
     assert!(check(&Arc::new(after)).contains("node P does not exist"));
 }

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use fresco_files::MemoryGuard;
 use fresco_files::annotated;
 use fresco_files::dirs::{DirType, Dirs};
 use fresco_files::image::{DecodedImage, Frame, ImageError, Limits, decode_within};
 use fresco_graph::{Args, Cx, NodeEntry, NodeError, Value, Verdict, entry};
-use fresco_tensor::{Buffer, Tensor, with_memory};
+use fresco_tensor::{Buffer, Tensor, answer_within, with_memory};
 use sha2::{Digest, Sha256};
 
 mod folder;
@@ -153,6 +153,9 @@ pub(crate) fn file_time(cx: &Cx, args: &Args, input: &str) -> Result<Value, Node
     Ok(time.map_or(Value::Null, |t| t.as_secs_f64().into()))
 }
 
+/// How long a disk may take to say whether it has a file before a prompt that names the file is refused.
+const ANSWER: Duration = Duration::from_secs(5);
+
 /// Whether the named file exists; a linked input is judged when it has run.
 pub(crate) fn file_verdict(cx: &Cx, args: &Args, input: &str, what: &str) -> Verdict {
     let name = match args.get(input) {
@@ -163,10 +166,13 @@ pub(crate) fn file_verdict(cx: &Cx, args: &Args, input: &str, what: &str) -> Ver
     let Ok(dirs) = cx.resource::<Dirs>() else {
         return Verdict::Because("this build has no input directory".into());
     };
-    if annotated::exists(&dirs, &name) {
-        Verdict::Ok
-    } else {
-        Verdict::Because(format!("Invalid {what} file: {name}"))
+    let wanted = name.clone();
+    match answer_within(ANSWER, move || annotated::exists(&dirs, &wanted)) {
+        Some(true) => Verdict::Ok,
+        Some(false) => Verdict::Because(format!("Invalid {what} file: {name}")),
+        None => Verdict::Because(format!(
+            "the disk or the network share that has the {what} file {name} does not answer; see that it answers again"
+        )),
     }
 }
 

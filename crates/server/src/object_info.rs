@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use axum::http::{HeaderValue, StatusCode, header};
-use fresco_graph::{
-    Choices, Input, IoType, Kind, Listings, NodeClass, NodeRegistry, Schema, json, lock,
-    object_info,
-};
+use fresco_graph::{Listings, NodeClass, NodeRegistry, Schema, json, lock, object_info};
 use sha2::{Digest as _, Sha256};
 
 use crate::App;
@@ -91,7 +88,7 @@ fn build(registry: &NodeRegistry) -> Vec<Piece> {
     let mut text = String::new();
     for class in registry.iter() {
         let schema = class.schema();
-        if class.owner().is_some() || follows_disk(&schema) {
+        if class.owner().is_some() || schema.has_listings() {
             if !text.is_empty() {
                 pieces.push(Piece::Fixed(std::mem::take(&mut text)));
             }
@@ -115,28 +112,6 @@ fn write_class(out: &mut String, schema: &Schema, listings: &dyn Listings) {
     json::write(out, &object_info::node_info(schema, listings), json::WIRE);
 }
 
-fn follows_disk(schema: &Schema) -> bool {
-    schema.inputs.iter().any(input_follows_disk)
-        || schema.outputs.iter().any(|o| type_follows_disk(&o.ty))
-}
-
-fn type_follows_disk(ty: &IoType) -> bool {
-    matches!(ty, IoType::List(Choices::Listed(_)))
-}
-
-fn input_follows_disk(input: &Input) -> bool {
-    type_follows_disk(&input.ty)
-        || matches!(input.choices, Some(Choices::Listed(_)))
-        || match &input.kind {
-            Kind::Plain | Kind::Match { .. } => false,
-            Kind::Autogrow { template, .. } => input_follows_disk(template),
-            Kind::DynamicCombo(options) => options
-                .iter()
-                .any(|o| o.inputs.iter().any(input_follows_disk)),
-            Kind::DynamicSlot { inputs, .. } => inputs.iter().any(input_follows_disk),
-        }
-}
-
 /// Asks for each listing once per request: dozens of classes share a few.
 pub(crate) struct Pinned {
     listings: Arc<dyn Listings>,
@@ -158,6 +133,14 @@ impl Listings for Pinned {
         seen.entry(source.to_owned())
             .or_insert_with(|| self.listings.list(source))
             .clone()
+    }
+
+    fn renewed(&self, source: &str) -> Option<Vec<String>> {
+        self.listings.renewed(source)
+    }
+
+    fn trouble(&self, source: &str) -> Option<String> {
+        self.listings.trouble(source)
     }
 
     fn preset(&self, source: &str) -> Option<String> {
@@ -213,32 +196,4 @@ pub(crate) async fn one(request: Request) -> Answer {
     })
     .await?;
     Ok(response::json_text(text))
-}
-
-#[cfg(test)]
-mod tests {
-    use fresco_graph::Form;
-
-    use super::*;
-
-    #[test]
-    fn nested_listings_are_found() {
-        let listed = || Input::combo("model", Choices::Listed("models/vae".into()));
-        let fixed = || Input::combo("model", Choices::Fixed(std::sync::Arc::default()));
-        let schema = |input: Input| Schema::new("X", Form::V3).input(input);
-        assert!(follows_disk(&schema(listed())));
-        assert!(!follows_disk(&schema(fixed())));
-        assert!(follows_disk(&schema(Input::dynamic_combo(
-            "c",
-            vec![("a", vec![fixed(), listed()])]
-        ))));
-        assert!(follows_disk(&schema(Input::autogrow(
-            "g",
-            listed(),
-            "p",
-            1,
-            3
-        ))));
-        assert!(follows_disk(&Schema::new("X", Form::V1).input(listed())));
-    }
 }

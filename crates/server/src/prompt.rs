@@ -8,8 +8,9 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::Response;
 use bytes::Bytes;
-use fresco_engine::{StoreError, Submission, Ticket, new_prompt_id};
-use fresco_graph::{Map, Problem, ProblemsByNode, PromptError, Value, json, map};
+use fresco_engine::placement::JobNeeds;
+use fresco_engine::{Engine, StoreError, Submission, Ticket, new_prompt_id};
+use fresco_graph::{Map, Problem, ProblemsByNode, PromptError, ValidPrompt, Value, json, map};
 use http_body::{Frame, SizeHint};
 
 use crate::error::{ApiError, Code, error_object};
@@ -19,7 +20,7 @@ use crate::request::Request;
 use crate::response;
 use crate::route::{Answer, blocking};
 
-/// Graphs from this size on are checked off the network threads; those with nodes of other processes always.
+/// Graphs from this size on are checked off the network threads; those that name files or have nodes of other processes always.
 const LARGE: usize = 200;
 /// Bytes of a prompt id that a client chose.
 const MAX_ID: usize = 512;
@@ -78,20 +79,14 @@ pub(crate) async fn post(mut request: Request) -> Answer {
     let prompt = Arc::unwrap_or_clone(prompt);
     let targets = order.targets;
     let checked = if prompt.len() < LARGE && !app.engine.checks_wait(&prompt) {
-        app.engine
-            .validate(prompt, targets.as_deref())
-            .map_err(Box::new)
+        check(&app.engine, prompt, targets.as_deref())
     } else {
         let engine = app.engine.clone();
-        tokio::task::spawn_blocking(move || {
-            engine
-                .validate(prompt, targets.as_deref())
-                .map_err(Box::new)
-        })
-        .await
-        .map_err(|e| ApiError::trouble(format!("checking the prompt failed: {e}")))?
+        tokio::task::spawn_blocking(move || check(&engine, prompt, targets.as_deref()))
+            .await
+            .map_err(|e| ApiError::trouble(format!("checking the prompt failed: {e}")))?
     };
-    let valid = checked.map_err(|mut error| {
+    let (valid, needs) = checked.map_err(|mut error| {
         app.metrics.prompt(false);
         if let (Some(class), Some(why)) = (&error.unknown_class, app.packs.problem()) {
             error.problem.message = format!(
@@ -112,6 +107,7 @@ pub(crate) async fn post(mut request: Request) -> Answer {
         drawn,
         front: order.front,
         extra_data: order.extra_data,
+        needs,
     };
     let ticket = app
         .engine
@@ -123,6 +119,17 @@ pub(crate) async fn post(mut request: Request) -> Answer {
         })?;
     app.metrics.prompt(true);
     Ok(accepted(ticket, answer))
+}
+
+/// Checks a prompt, and says what it needs of a worker.
+fn check(
+    engine: &Engine,
+    prompt: Map,
+    targets: Option<&[Arc<str>]>,
+) -> Result<(ValidPrompt, Option<JobNeeds>), Box<PromptError>> {
+    let valid = engine.validate(prompt, targets)?;
+    let needs = engine.needs(&valid);
+    Ok((valid, needs))
 }
 
 fn refused(app: &crate::App, code: Code, details: &str) -> ApiError {

@@ -1,6 +1,6 @@
 //! `/settings`: one JSON file per user.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
 use axum::http::StatusCode;
@@ -10,7 +10,8 @@ use fresco_graph::{Map, Value, json, lock};
 use crate::error::{ApiError, disk_error, raised};
 use crate::request::Request;
 use crate::response;
-use crate::route::{Answer, blocking};
+use crate::route::Answer;
+use crate::users::User;
 
 const FILE: &str = "comfy.settings.json";
 
@@ -23,12 +24,14 @@ const STYLE: json::Style = json::Style {
 /// One change at a time: read, merge, write.
 static CHANGES: Mutex<()> = Mutex::new(());
 
-fn root(request: &Request) -> Result<PathBuf, ApiError> {
-    request
-        .app
-        .users
-        .root(request)
-        .ok_or_else(|| raised(StatusCode::UNAUTHORIZED))
+fn user(request: &Request) -> Result<User, ApiError> {
+    User::of(request).ok_or_else(|| raised(StatusCode::UNAUTHORIZED))
+}
+
+async fn load_all(request: &Request) -> Result<Map, ApiError> {
+    let user = user(request)?;
+    user.in_folder(|folder| Ok(load(&folder.join(FILE)).settings))
+        .await
 }
 
 /// What is in the file; `damaged` if it cannot be understood.
@@ -88,15 +91,12 @@ fn change(root: &Path, edit: impl FnOnce(&mut Map)) -> Result<(), ApiError> {
 
 /// `GET /settings`.
 pub(crate) async fn get(request: Request) -> Answer {
-    let root = root(&request)?;
-    let settings = blocking(move || load(&root.join(FILE)).settings).await?;
-    Ok(response::json(&settings.into()))
+    Ok(response::json(&load_all(&request).await?.into()))
 }
 
 /// `GET /settings/{id}`.
 pub(crate) async fn get_one(request: Request) -> Answer {
-    let root = root(&request)?;
-    let settings = blocking(move || load(&root.join(FILE)).settings).await?;
+    let settings = load_all(&request).await?;
     Ok(response::json(
         settings.get(request.param(0)).unwrap_or(&Value::Null),
     ))
@@ -104,23 +104,24 @@ pub(crate) async fn get_one(request: Request) -> Answer {
 
 /// `POST /settings`.
 pub(crate) async fn post(mut request: Request) -> Answer {
-    let root = root(&request)?;
+    let user = user(&request)?;
     let new = request.json_map().await?;
-    blocking(move || change(&root, |settings| settings.extend(new))).await??;
+    user.in_folder(|folder| change(folder, |settings| settings.extend(new)))
+        .await?;
     Ok(response::empty())
 }
 
 /// `POST /settings/{id}`.
 pub(crate) async fn post_one(mut request: Request) -> Answer {
-    let root = root(&request)?;
+    let user = user(&request)?;
     let value = request.json().await?;
     let id = request.param(0).to_owned();
-    blocking(move || {
-        change(&root, |settings| {
+    user.in_folder(|folder| {
+        change(folder, |settings| {
             settings.insert(id.into(), value);
         })
     })
-    .await??;
+    .await?;
     Ok(response::empty())
 }
 

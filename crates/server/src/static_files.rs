@@ -24,7 +24,7 @@ use crate::page;
 use crate::range::{self, Range};
 use crate::request::{Request, decode};
 use crate::response;
-use crate::route::Answer;
+use crate::route::{Answer, blocking};
 use crate::status_page;
 
 /// Files up to this size are read at once; larger ones in pieces while they are sent.
@@ -230,7 +230,8 @@ impl http_body::Body for FileBody {
 /// A static file below `root`; `rest` is still percent-encoded.
 async fn below(root: &Path, rest: &str, request: &Request) -> Answer {
     let name = decode(rest, false);
-    let path = match contain_file(root, &name) {
+    let (root, wanted) = (root.to_path_buf(), name.clone());
+    let path = match blocking(move || contain_file(&root, &wanted)).await? {
         Ok(path) => path,
         Err(PathError::NotAFile { .. } | PathError::Escape { .. }) => {
             return Err(ApiError::FORBIDDEN);
@@ -311,7 +312,9 @@ pub(crate) async fn pack_templates(request: &Request, path: &str) -> Option<Answ
         return None;
     }
     let name = decode(rest, false);
-    Some(match find_example(app, &pack, &name) {
+    let (app, wanted) = (app.clone(), name.clone());
+    let found = blocking(move || find_example(&app, &pack, &wanted)).await;
+    Some(match found.ok().flatten() {
         Some(path) => file(&path, request.headers(), mime::media_type(&name)).await,
         None => Ok(missing()),
     })

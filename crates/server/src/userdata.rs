@@ -12,18 +12,14 @@ use fresco_graph::{Map, Value, map};
 use crate::error::{ApiError, disk_error, raised};
 use crate::request::{Request, decode};
 use crate::response;
-use crate::route::{Answer, blocking};
+use crate::route::Answer;
 use crate::static_files;
 use crate::tree;
-use crate::users::file_path;
+use crate::users::{User, file_path};
 use crate::view::seal;
 
-fn root(request: &Request) -> Result<PathBuf, ApiError> {
-    request
-        .app
-        .users
-        .root(request)
-        .ok_or_else(|| raised(StatusCode::UNAUTHORIZED))
+fn user(request: &Request) -> Result<User, ApiError> {
+    User::of(request).ok_or_else(|| raised(StatusCode::UNAUTHORIZED))
 }
 
 /// Path relative to a root, with `/`.
@@ -42,7 +38,7 @@ fn info(name: &str, path: &Path) -> io::Result<Map> {
 
 /// `GET /userdata`.
 pub(crate) async fn list(request: Request) -> Answer {
-    let root = root(&request)?;
+    let user = user(&request)?;
     let dir = request.query("dir").unwrap_or_default();
     if dir.is_empty() {
         return Err(ApiError::text(
@@ -50,19 +46,19 @@ pub(crate) async fn list(request: Request) -> Answer {
             "Directory not provided",
         ));
     }
-    let path = file_path(&root, &dir)
-        .map_err(|_| ApiError::text(StatusCode::FORBIDDEN, "Invalid directory"))?;
     let (recurse, full, split) = (
         request.query_true("recurse"),
         request.query_true("full_info"),
         request.query_true("split"),
     );
-    let list = blocking(move || {
+    let work = move |root: &Path| {
+        let path = file_path(root, &dir)
+            .map_err(|_| ApiError::text(StatusCode::FORBIDDEN, "Invalid directory"))?;
         let missing = || ApiError::text(StatusCode::NOT_FOUND, "Directory not found");
         if !path.is_dir() {
             return Err(missing());
         }
-        let items = tree::list(&root, &path, recurse, false).map_err(|_| missing())?;
+        let items = tree::list(root, &path, recurse, false).map_err(|_| missing())?;
         let entry = |item: tree::Item| -> Option<Value> {
             if item.is_dir || !item.path.is_file() {
                 return None;
@@ -80,34 +76,43 @@ pub(crate) async fn list(request: Request) -> Answer {
             Some(item.name.into())
         };
         Ok(items.into_iter().filter_map(entry).collect::<Vec<_>>())
-    })
-    .await??;
-    Ok(response::json(&list.into()))
+    };
+    Ok(response::json(&user.in_folder(work).await?.into()))
 }
 
 /// `GET /v2/userdata`.
 pub(crate) async fn list_v2(request: Request) -> Answer {
-    let root = request.app.users.root(&request).ok_or_else(|| {
+    let user = User::of(&request).ok_or_else(|| {
         ApiError::text(StatusCode::FORBIDDEN, "Invalid user specified in request")
     })?;
     let wanted = decode(&request.query("path").unwrap_or_default(), false);
-    let path = fresco_files::contain(&root, &wanted)
-        .map_err(|_| ApiError::text(StatusCode::BAD_REQUEST, "Invalid path requested"))?;
-    let list = blocking(move || {
+    let work = move |root: &Path| {
+        let path = fresco_files::contain(root, &wanted)
+            .map_err(|_| ApiError::text(StatusCode::BAD_REQUEST, "Invalid path requested"))?;
         if !path.exists() {
             if path == root {
                 return Ok(Vec::new());
             }
-            return Err(ApiError::text(StatusCode::NOT_FOUND, "Requested path not found"));
+            return Err(ApiError::text(
+                StatusCode::NOT_FOUND,
+                "Requested path not found",
+            ));
         }
         if !path.is_dir() {
-            return Err(ApiError::text(StatusCode::BAD_REQUEST, "Requested path is not a directory"));
+            return Err(ApiError::text(
+                StatusCode::BAD_REQUEST,
+                "Requested path is not a directory",
+            ));
         }
-        let mut items = tree::list(&root, &path, true, true)
-            .map_err(|_| ApiError::text(StatusCode::INTERNAL_SERVER_ERROR, "Error reading directory contents"))?;
+        let mut items = tree::list(root, &path, true, true).map_err(|_| {
+            ApiError::text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "Error reading directory contents",
+            )
+        })?;
         items.sort_by_cached_key(|i| (!i.is_dir, i.file_name().to_lowercase()));
         let entry = |item: tree::Item| {
-            let mut entry = map! {"name" => item.file_name(), "path" => relative(&root, &item.path)};
+            let mut entry = map! {"name" => item.file_name(), "path" => relative(root, &item.path)};
             if item.is_dir {
                 entry.insert("type".into(), "directory".into());
             } else {
@@ -117,25 +122,23 @@ pub(crate) async fn list_v2(request: Request) -> Answer {
             Some(Value::from(entry))
         };
         Ok(items.into_iter().filter_map(entry).collect::<Vec<_>>())
-    })
-    .await??;
-    Ok(response::json(&list.into()))
+    };
+    Ok(response::json(&user.in_folder(work).await?.into()))
 }
 
-/// The user's root and the path of a file parameter.
-fn target(request: &Request, index: usize) -> Result<(PathBuf, PathBuf), ApiError> {
-    let root = root(request)?;
-    let path = file_path(&root, request.param(index)).map_err(|_| ApiError::FORBIDDEN)?;
+/// The path of a file parameter.
+fn target(root: &Path, name: &str) -> Result<PathBuf, ApiError> {
+    let path = file_path(root, name).map_err(|_| ApiError::FORBIDDEN)?;
     if path == root {
         return Err(ApiError::FORBIDDEN);
     }
-    Ok((root, path))
+    Ok(path)
 }
 
-fn existing(request: &Request) -> Result<(PathBuf, PathBuf), ApiError> {
-    let (root, path) = target(request, 0)?;
+fn existing(root: &Path, name: &str) -> Result<PathBuf, ApiError> {
+    let path = target(root, name)?;
     if path.is_file() {
-        Ok((root, path))
+        Ok(path)
     } else {
         Err(ApiError::NOT_FOUND)
     }
@@ -143,7 +146,10 @@ fn existing(request: &Request) -> Result<(PathBuf, PathBuf), ApiError> {
 
 /// `GET /userdata/{file}`.
 pub(crate) async fn get(request: Request) -> Answer {
-    let (_, path) = existing(&request)?;
+    let wanted = request.param(0).to_owned();
+    let path = user(&request)?
+        .in_folder(move |root| existing(root, &wanted))
+        .await?;
     let name = path
         .file_name()
         .unwrap_or_default()
@@ -191,10 +197,17 @@ fn is_bad_name(error: &io::Error) -> bool {
 
 /// `POST /userdata/{file}`.
 pub(crate) async fn post(mut request: Request) -> Answer {
-    let (root, path) = target(&request, 0)?;
-    let (replace, full) = (overwrite(&request), request.query_true("full_info"));
+    let wanted = request.param(0).to_owned();
+    let name = wanted.clone();
+    // A bad name is refused before a large body was sent.
+    user(&request)?
+        .in_folder(move |root| target(root, &name))
+        .await?;
+    let (user, replace) = (user(&request)?, overwrite(&request));
+    let full = request.query_true("full_info");
     let body = request.body().await?;
-    blocking(move || {
+    user.in_folder(move |root| {
+        let path = target(root, &wanted)?;
         let content = body.whole();
         let written = if replace {
             store_atomic(&path, &content)
@@ -202,7 +215,7 @@ pub(crate) async fn post(mut request: Request) -> Answer {
             store_new(&path, &content)
         };
         match written {
-            Ok(()) => done(&root, &path, full),
+            Ok(()) => done(root, &path, full),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !replace => Err(conflict()),
             Err(error) if is_bad_name(&error) => {
                 tracing::warn!(path = %path.display(), %error, "cannot store user data");
@@ -212,31 +225,33 @@ pub(crate) async fn post(mut request: Request) -> Answer {
             Err(error) => Err(disk_error("store the file", &error)),
         }
     })
-    .await?
+    .await
 }
 
 /// `DELETE /userdata/{file}`.
 pub(crate) async fn delete(request: Request) -> Answer {
-    let (_, path) = existing(&request)?;
-    blocking(move || std::fs::remove_file(path))
-        .await?
-        .map_err(|e| ApiError::trouble(format!("cannot delete the file: {e}")))?;
+    let wanted = request.param(0).to_owned();
+    let work = move |root: &Path| {
+        std::fs::remove_file(existing(root, &wanted)?)
+            .map_err(|e| ApiError::trouble(format!("cannot delete the file: {e}")))
+    };
+    user(&request)?.in_folder(work).await?;
     Ok(response::status(StatusCode::NO_CONTENT))
 }
 
 /// `POST /userdata/{file}/move/{dest}`.
 pub(crate) async fn rename(request: Request) -> Answer {
-    let (root, source) = existing(&request)?;
-    let (_, dest) = target(&request, 1)?;
+    let (source, dest) = (request.param(0).to_owned(), request.param(1).to_owned());
     let (replace, full) = (overwrite(&request), request.query_true("full_info"));
-    blocking(move || {
+    let work = move |root: &Path| {
+        let (source, dest) = (existing(root, &source)?, target(root, &dest)?);
         if dest.exists() && !replace {
             return Err(conflict());
         }
         let parent = dest.parent().map_or(Ok(()), std::fs::create_dir_all);
         let moved = parent.and_then(|()| std::fs::rename(&source, &dest));
         moved.map_err(|e| disk_error("move the file", &e))?;
-        done(&root, &dest, full)
-    })
-    .await?
+        done(root, &dest, full)
+    };
+    user(&request)?.in_folder(work).await
 }

@@ -10,7 +10,8 @@ use fresco_graph::{Map, Value, json, lock, map};
 use indexmap::IndexMap;
 use uuid::Uuid;
 
-use crate::error::{ApiError, disk_error};
+use crate::App;
+use crate::error::{ApiError, disk_error, raised};
 use crate::request::{Request, decode};
 use crate::response;
 use crate::route::{Answer, blocking};
@@ -56,16 +57,18 @@ impl Users {
         lock(&self.table)
     }
 
-    /// The user's directory; none for unknown and system users.
-    pub(crate) fn root(&self, request: &Request) -> Option<PathBuf> {
+    /// Whose request it is; none for unknown and system users.
+    fn id<'a>(&self, request: &'a Request) -> Option<&'a str> {
         let id = match request.header("comfy-user") {
             Some(id) if self.multi => id,
             _ => "default",
         };
         let known = !id.is_empty() && !id.starts_with("__") && self.lock().contains_key(id);
-        if !known {
-            return None;
-        }
+        known.then_some(id)
+    }
+
+    /// A user's directory. Asks the disk.
+    fn folder(&self, id: &str) -> Option<PathBuf> {
         contain(&self.dir, id).ok().filter(|p| *p != self.dir)
     }
 
@@ -116,6 +119,33 @@ fn id_part(name: &str) -> String {
     out
 }
 
+/// The user whose request it is.
+pub(crate) struct User {
+    app: App,
+    id: String,
+}
+
+impl User {
+    /// None for unknown and system users.
+    pub(crate) fn of(request: &Request) -> Option<Self> {
+        let app = request.app.clone();
+        let id = app.users.id(request)?.to_owned();
+        Some(Self { app, id })
+    }
+
+    /// Does something in the user's directory, off the network threads.
+    pub(crate) async fn in_folder<T: Send + 'static>(
+        self,
+        work: impl FnOnce(&Path) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        blocking(move || match self.app.users.folder(&self.id) {
+            Some(folder) => work(&folder),
+            None => Err(raised(StatusCode::UNAUTHORIZED)),
+        })
+        .await?
+    }
+}
+
 /// A user's file: the name is decoded once more if it still looks encoded.
 pub(crate) fn file_path(root: &Path, name: &str) -> Result<PathBuf, PathError> {
     let name = if name.contains('%') {
@@ -128,7 +158,8 @@ pub(crate) fn file_path(root: &Path, name: &str) -> Result<PathBuf, PathError> {
 
 /// `GET /users`.
 pub(crate) async fn get(request: Request) -> Answer {
-    let users = &request.app.users;
+    let app = request.app.clone();
+    let users = &app.users;
     let body = if users.multi {
         let table: Map = users
             .lock()
@@ -137,7 +168,9 @@ pub(crate) async fn get(request: Request) -> Answer {
             .collect();
         map! {"storage" => "server", "users" => table}
     } else {
-        map! {"storage" => "server", "migrated" => users.dir.join("default").is_dir()}
+        let own = users.dir.join("default");
+        let migrated = blocking(move || own.is_dir()).await?;
+        map! {"storage" => "server", "migrated" => migrated}
     };
     Ok(response::json(&body.into()))
 }

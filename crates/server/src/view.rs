@@ -16,7 +16,7 @@ use crate::error::{ApiError, Code};
 use crate::pictures::{self, Desk, Encoded, Key};
 use crate::request::Request;
 use crate::response::{self, disposition};
-use crate::route::Answer;
+use crate::route::{Answer, blocking};
 use crate::static_files;
 
 /// What is shown of the file.
@@ -72,7 +72,11 @@ impl Form {
 pub(crate) async fn get(request: Request) -> Answer {
     let filename = request.query("filename").ok_or(ApiError::NOT_FOUND)?;
     let form = Form::read(&request);
-    let path = find(&request, &filename)?;
+    let (dirs, place) = (
+        request.app.dirs.clone(),
+        FileName::read(&request, &filename)?,
+    );
+    let path = blocking(move || place.find(&dirs)).await??;
     let name = path
         .file_name()
         .unwrap_or_default()
@@ -150,41 +154,59 @@ async fn made(app: &App, key: Key, form: Form) -> Answer {
     }
 }
 
-fn find(request: &Request, filename: &str) -> Result<PathBuf, ApiError> {
-    let dirs: &Dirs = &request.app.dirs;
-    let (name, marked) = annotated::split(filename);
-    let bad = |text: &str| ApiError::coded(Code::BadName, text);
-    if name.is_empty() {
-        return Err(bad("the filename is empty"));
+/// A file as the client names it.
+struct FileName {
+    kind: DirType,
+    subfolder: String,
+    name: String,
+}
+
+impl FileName {
+    fn read(request: &Request, filename: &str) -> Result<Self, ApiError> {
+        let (name, marked) = annotated::split(filename);
+        let bad = |text: &str| ApiError::coded(Code::BadName, text);
+        if name.is_empty() {
+            return Err(bad("the filename is empty"));
+        }
+        if name.starts_with('/') || name.contains("..") {
+            return Err(bad("the filename starts with / or contains .."));
+        }
+        let kind = if let Some(kind) = marked {
+            kind
+        } else {
+            let kind = request.query("type").unwrap_or_else(|| "output".to_owned());
+            DirType::parse(&kind).ok_or_else(|| bad("the type is not output, input or temp"))?
+        };
+        Ok(Self {
+            kind,
+            subfolder: request.query("subfolder").unwrap_or_default(),
+            // Directories inside the name are dropped, as clients rely on.
+            name: name.rsplit('/').next().unwrap_or(name).to_owned(),
+        })
     }
-    if name.starts_with('/') || name.contains("..") {
-        return Err(bad("the filename starts with / or contains .."));
+
+    /// Where the file is. Asks the disk.
+    fn find(&self, dirs: &Dirs) -> Result<PathBuf, ApiError> {
+        let base = dirs.get(self.kind);
+        let Self {
+            subfolder, name, ..
+        } = self;
+        if !subfolder.is_empty() {
+            contain(base, subfolder).map_err(|_| ApiError::FORBIDDEN)?;
+        }
+        if name.is_empty() {
+            return Err(ApiError::NOT_FOUND);
+        }
+        let user = if subfolder.is_empty() {
+            name.clone()
+        } else {
+            format!("{subfolder}/{name}")
+        };
+        contain_file(base, &user).map_err(|e| match e {
+            PathError::Escape { .. } => ApiError::FORBIDDEN,
+            _ => ApiError::NOT_FOUND,
+        })
     }
-    let kind = if let Some(kind) = marked {
-        kind
-    } else {
-        let kind = request.query("type").unwrap_or_else(|| "output".to_owned());
-        DirType::parse(&kind).ok_or_else(|| bad("the type is not output, input or temp"))?
-    };
-    let base = dirs.get(kind);
-    let subfolder = request.query("subfolder").unwrap_or_default();
-    if !subfolder.is_empty() {
-        contain(base, &subfolder).map_err(|_| ApiError::FORBIDDEN)?;
-    }
-    // Directories inside the name are dropped, as clients rely on.
-    let name = name.rsplit('/').next().unwrap_or(name);
-    if name.is_empty() {
-        return Err(ApiError::NOT_FOUND);
-    }
-    let user = if subfolder.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{subfolder}/{name}")
-    };
-    contain_file(base, &user).map_err(|e| match e {
-        PathError::Escape { .. } => ApiError::FORBIDDEN,
-        _ => ApiError::NOT_FOUND,
-    })
 }
 
 /// Headers for content that somebody else made: it may be shown, but not act. What a browser would run or lay out as a

@@ -17,6 +17,16 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::error::{Result, TensorError};
 use crate::{read_buffer, readers, traffic};
 
+#[cfg(target_os = "linux")]
+mod ahead;
+#[cfg(target_os = "linux")]
+mod probe;
+
+#[cfg(target_os = "linux")]
+use ahead::ReadAhead;
+#[cfg(target_os = "linux")]
+use probe::Probe;
+
 /// From so many bytes on, all threads read.
 const MANY_READERS: usize = 2 << 20;
 
@@ -79,6 +89,10 @@ pub(crate) struct PositionedFile {
     /// The same file, opened for reading past the system's cache. None where the system cannot do that.
     #[cfg(target_os = "linux")]
     past_cache: Arc<OnceLock<Option<File>>>,
+    #[cfg(target_os = "linux")]
+    probe: Arc<Probe>,
+    #[cfg(target_os = "linux")]
+    ahead: ReadAhead,
 }
 
 /// The file was written after it was opened: what its header said no longer holds.
@@ -104,12 +118,15 @@ impl PositionedFile {
         }
         #[cfg(target_os = "linux")]
         {
-            // Several threads read a file from its beginning to its end; the system then reads twice as far ahead. It is advice: without
-            // it reading is slower.
+            // Several threads read a file from its beginning to its end. It is advice: without it reading is slower.
             let whole = rustix::fs::Advice::Sequential;
             let _ = rustix::fs::fadvise(&file, 0, None, whole);
         }
         Ok(Self {
+            #[cfg(target_os = "linux")]
+            probe: Arc::new(Probe::new(&file)),
+            #[cfg(target_os = "linux")]
+            ahead: ReadAhead::default(),
             file: Arc::new(file),
             len: metadata.len(),
             written: metadata.modified().ok(),
@@ -125,6 +142,9 @@ impl PositionedFile {
     /// Fills `out` from a position; `UnexpectedEof` if the file ends before that.
     pub(crate) fn read_exact_at(&self, out: &mut [u8], at: u64) -> io::Result<()> {
         traffic::read(out.len());
+        #[cfg(target_os = "linux")]
+        self.ahead
+            .passed((&self.file, &self.probe), (at, out.len()), self.len);
         #[cfg(unix)]
         {
             std::os::unix::fs::FileExt::read_exact_at(&*self.file, out, at).map_err(explained)
@@ -147,20 +167,11 @@ impl PositionedFile {
         }
     }
 
-    /// Whether some bytes can be had without the disk, as far as their beginning, middle and end say. Where the system does not know
-    /// (its file systems in memory do not), they can.
+    /// Whether some bytes can be had without the disk, as far as their beginning, middle and end say.
     fn is_cached(&self, at: u64, len: u64) -> bool {
         #[cfg(target_os = "linux")]
         {
-            use rustix::io::{Errno, ReadWriteFlags, preadv2};
-
-            let places = [at, at + len / 2, at + len.saturating_sub(1)];
-            places.into_iter().all(|place| {
-                let mut byte = [0];
-                let mut parts = [io::IoSliceMut::new(&mut byte)];
-                let read = preadv2(&self.file, &mut parts, place, ReadWriteFlags::NOWAIT);
-                read != Err(Errno::AGAIN)
-            })
+            self.probe.is_cached(at, len)
         }
         #[cfg(not(target_os = "linux"))]
         {
@@ -178,6 +189,8 @@ impl PositionedFile {
         {
             FileSource::DiskPastCache
         } else {
+            #[cfg(target_os = "linux")]
+            self.ahead.begin();
             FileSource::Disk
         }
     }
@@ -190,16 +203,11 @@ impl PositionedFile {
         out: &mut [u8],
         (at, len): (u64, usize),
     ) -> io::Result<Option<Range<usize>>> {
-        use std::os::fd::AsRawFd;
-        use std::os::unix::fs::{FileExt, OpenOptionsExt};
+        use std::os::unix::fs::FileExt;
 
-        // By its number it is the file that was opened, whatever has its name now.
         let open = || {
-            let mut options = File::options();
             let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
-            options.read(true).custom_flags(direct);
-            let number = self.file.as_raw_fd();
-            options.open(format!("/proc/self/fd/{number}")).ok()
+            probe::opened_again(&self.file, direct).ok()
         };
         let Some(file) = self.past_cache.get_or_init(open) else {
             return Ok(None);
@@ -272,8 +280,12 @@ impl PositionedFile {
         let _claim = crate::room::claim(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let bytes = read_buffer::take(usize::try_from(len).map_err(io::Error::other)?);
         let len = bytes.len();
-        let many = rayon::current_num_threads().min(FROM_CACHE);
-        let count = if len < MANY_READERS { 1 } else { many };
+        let count = if len < MANY_READERS {
+            1
+        } else {
+            self.source(at, len as u64);
+            rayon::current_num_threads().min(FROM_CACHE)
+        };
         readers::fill((self, at), bytes, 0..len, count)
     }
 
@@ -435,6 +447,54 @@ mod tests {
             assert!(is_changed(&file.read_range(at, 4).unwrap_err()));
         }
         assert!(PositionedFile::open(dir.path()).is_err());
+    }
+
+    /// The system is told what comes far ahead of those who read, and what they get is right.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_that_is_read_from_a_disk_comes_ahead() {
+        use rustix::fs::{Advice, fadvise};
+        use std::io::Write as _;
+
+        // Not in a file system in memory.
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let path = dir.path().join("weights");
+        let len = 96_usize << 20;
+        let content: Vec<u8> = (0..len / 4 + 1)
+            .flat_map(|i| (i as u32).wrapping_mul(0x9E37_79B9).to_le_bytes())
+            .take(len + 3)
+            .collect();
+        let mut written = File::create_new(&path).unwrap();
+        written.write_all(&content).unwrap();
+        written.sync_all().unwrap();
+        fadvise(&written, 0, None, Advice::DontNeed).unwrap();
+        let file = Arc::new(PositionedFile::open(&path).unwrap());
+        let all = (1, content.len() as u64 - 1);
+        let part = FilePart::new(&file, (&path, "weight"), all).unwrap();
+        let source = part.source();
+        if source == FileSource::Cache {
+            eprintln!("skipped: the file system does not say what is in the cache");
+            return;
+        }
+        // A page that is asked for is fetched: each is asked for once.
+        let mut page = 0;
+        let mut comes = || {
+            page += 1;
+            file.probe.is_cached((50 << 20) + 4096 * page, 1)
+        };
+        assert!(!comes());
+        let mut out = vec![0; (1 << 20) + PAST_CACHE_SLACK];
+        part.read_some(source, (0, 1 << 20), &mut out).unwrap();
+        assert!(out[..1 << 20] == content[1..=1 << 20]);
+        let begun = Instant::now();
+        while !comes() {
+            assert!(
+                begun.elapsed() < Duration::from_mins(1),
+                "what is wanted next does not come"
+            );
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        assert!(part.read().unwrap() == content[1..]);
     }
 
     #[test]

@@ -6,12 +6,12 @@ use crate::buffer::{Buffer, or_raise};
 use crate::dtype::Dtype;
 use crate::elements::element_count;
 use crate::error::{Result, TensorError};
-use crate::formats::{self, Rounding};
+use crate::formats;
 use crate::gpu::PinnedBytes;
 use crate::read_buffer;
 use crate::tensor::Tensor;
 use crate::traffic;
-use crate::unread::Unread;
+use crate::unread::{Rounding, Unread};
 
 /// Clones share the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +140,19 @@ impl Stored {
         })
     }
 
+    /// The same values rounded to another format, which stay in their file. None where they were read already, or are not numbers there.
+    pub(crate) fn rounded_later(&self, dtype: Dtype) -> Option<Self> {
+        let rounding = Rounding {
+            from: self.dtype,
+            to: dtype,
+        };
+        if self.dtype.is_block() || dtype.is_block() || !dtype.is_writable() {
+            return None;
+        }
+        let unread = self.in_file()?.rounded(rounding)?;
+        Self::later(dtype, self.shape.as_slice(), unread).ok()
+    }
+
     /// Where in a file it is, if it was not read yet.
     pub(crate) fn in_file(&self) -> Option<&Unread> {
         match self.bytes.values.get() {
@@ -251,7 +264,9 @@ impl Stored {
         let values = tensor.data();
         let bytes = match dtype {
             Dtype::F8E4M3 | Dtype::F8E5M2 => Some(formats::f8_by_chance(dtype, seed, values)),
-            Dtype::Rows(format) => formats::row_encoder(format, Rounding::Chance(seed), values),
+            Dtype::Rows(format) => {
+                formats::row_encoder(format, formats::Rounding::Chance(seed), values)
+            }
             _ => return Self::from_f32(tensor, dtype),
         };
         let bytes = bytes.ok_or_else(|| unwritable(dtype))?;

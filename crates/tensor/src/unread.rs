@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use rayon::prelude::*;
 
 use crate::buffer::Buffer;
-use crate::error::Result;
+use crate::dtype::Dtype;
+use crate::error::{Result, TensorError};
 use crate::positioned::FilePart;
 use crate::row_parts::{FindParts, RowsOfParts, write_parts};
 use crate::{cancel, read_buffer, traffic};
@@ -17,6 +18,37 @@ pub(crate) struct Unread {
     pieces: Vec<FilePart>,
     ends: Option<RowEnds>,
     planes: Option<Planes>,
+    rounding: Option<Rounding>,
+}
+
+/// Numbers that are kept in another format than their file's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rounding {
+    pub(crate) from: Dtype,
+    pub(crate) to: Dtype,
+}
+
+impl Rounding {
+    /// Bytes in the file of what takes so many when it was rounded.
+    fn in_file(self, bytes: usize) -> Option<usize> {
+        Some(bytes.checked_mul(self.from.size())? / self.to.size())
+    }
+
+    /// Bytes of what takes so many in the file.
+    fn rounded(self, bytes: usize) -> usize {
+        bytes / self.from.size() * self.to.size()
+    }
+
+    /// Does it in main memory.
+    pub(crate) fn round(self, bytes: &[u8]) -> Result<Vec<u8>> {
+        traffic::converted(bytes.len());
+        let mut values = Buffer::filled(bytes.len() / self.from.size(), 0.0)?;
+        self.from.to_f32_into(bytes, &mut values);
+        let _claim = crate::room::claim(self.rounded(bytes.len()) as u64)?;
+        self.to.encode(&values).ok_or_else(|| {
+            TensorError::invalid("read", format!("cannot write {} values", self.to.name()))
+        })
+    }
 }
 
 /// Parts of runs of equal size: `len` bytes from `from` on, of every `run` bytes.
@@ -104,11 +136,25 @@ impl From<FilePart> for Unread {
             pieces: vec![part],
             ends: None,
             planes: None,
+            rounding: None,
         }
     }
 }
 
 impl Unread {
+    /// The same numbers in another format. None where they are not as they stand in the file.
+    pub(crate) fn rounded(&self, rounding: Rounding) -> Option<Self> {
+        (!self.is_made()).then(|| Self {
+            rounding: Some(rounding),
+            ..self.clone()
+        })
+    }
+
+    /// How the numbers are rounded on their way from the file.
+    pub(crate) fn rounding(&self) -> Option<Rounding> {
+        self.rounding
+    }
+
     /// Rows whose codes follow each other in the file. None where there are not so many rows of that size.
     pub(crate) fn rows_with_ends(
         &self,
@@ -120,11 +166,13 @@ impl Unread {
             end,
             lists: vec![RowsOfParts::new(rows, find)],
         };
-        let whole = rows.checked_mul(codes)? == self.len() && !self.is_made();
+        let plain = self.ends.is_none() && self.planes.is_none();
+        let whole = rows.checked_mul(codes)? == self.len() && plain;
         whole.then(|| Self {
             pieces: self.pieces.clone(),
             ends: (end > 0).then_some(ends),
             planes: None,
+            rounding: self.rounding,
         })
     }
 
@@ -147,23 +195,24 @@ impl Unread {
                 len,
                 whole: Arc::clone(&whole),
             }),
+            rounding: None,
         };
         Some((0..count).map(plane).collect())
     }
 
     /// Whether it is not as it stands in the file.
     fn is_made(&self) -> bool {
-        self.ends.is_some() || self.planes.is_some()
+        self.ends.is_some() || self.planes.is_some() || self.rounding.is_some()
     }
 
     /// Values under each other. None where their rows differ.
     pub(crate) fn joined(parts: &[&Self]) -> Option<Self> {
         let size = |one: &Self| one.ends.as_ref().map(|ends| (ends.codes, ends.end));
-        let first = size(parts.first()?);
-        if parts
-            .iter()
-            .any(|part| size(part) != first || part.planes.is_some())
-        {
+        let (first, rounding) = (size(parts.first()?), parts.first()?.rounding);
+        let differs = |part: &&Self| {
+            size(part) != first || part.planes.is_some() || part.rounding != rounding
+        };
+        if parts.iter().any(differs) {
             return None;
         }
         let pieces = parts.iter().flat_map(|part| part.pieces.iter().cloned());
@@ -176,6 +225,7 @@ impl Unread {
             pieces: pieces.collect(),
             ends,
             planes: None,
+            rounding,
         })
     }
 
@@ -203,6 +253,7 @@ impl Unread {
             pieces: self.range(start * row, count * row)?,
             ends,
             planes: None,
+            rounding: self.rounding,
         })
     }
 
@@ -234,8 +285,12 @@ impl Unread {
         if let Some(planes) = &self.planes {
             return self.in_file() / planes.run * planes.len;
         }
+        let numbers = match self.rounding {
+            Some(rounding) => rounding.rounded(self.in_file()),
+            None => self.in_file(),
+        };
         let ends = self.ends.as_ref();
-        self.in_file() + ends.map_or(0, |ends| ends.rows() * ends.end)
+        numbers + ends.map_or(0, |ends| ends.rows() * ends.end)
     }
 
     /// The pieces in the file, in order. None where they are not all of the value.
@@ -256,7 +311,12 @@ impl Unread {
     /// The pieces of the codes of some rows that have ends, in order. None where there are not as many.
     pub(crate) fn codes_of(&self, start: usize, rows: usize) -> Option<Vec<FilePart>> {
         let codes = self.ends.as_ref()?.codes;
-        self.range(start.checked_mul(codes)?, rows.checked_mul(codes)?)
+        let in_file = |rows: usize| {
+            let bytes = rows.checked_mul(codes)?;
+            self.rounding
+                .map_or(Some(bytes), |rounding| rounding.in_file(bytes))
+        };
+        self.range(in_file(start)?, in_file(rows)?)
     }
 
     /// Whether a GPU gets all of it straight from the file.
@@ -270,7 +330,8 @@ impl Unread {
             return piece.read();
         }
         let _claim = crate::room::claim((self.in_file() + self.len()) as u64)?;
-        traffic::copied(if self.is_made() { self.len() } else { 0 });
+        let copies = self.ends.is_some() || self.planes.is_some();
+        traffic::copied(if copies { self.len() } else { 0 });
         if let Some(planes) = &self.planes {
             let whole = planes
                 .whole
@@ -282,7 +343,11 @@ impl Unread {
             }
             return Ok(plane);
         }
-        let codes = self.read_pieces()?;
+        let mut codes = self.read_pieces()?;
+        if let Some(rounding) = self.rounding {
+            let rounded = rounding.round(&codes)?;
+            read_buffer::give(std::mem::replace(&mut codes, rounded));
+        }
         let Some(ends) = &self.ends else {
             return Ok(codes);
         };

@@ -315,6 +315,73 @@ fn a_transformer_in_w4a16_is_read_once() {
     quantised_is_read_once(Kind::Affine);
 }
 
+/// CLIP's weights are kept in f16 whatever its file has: the card rounds them.
+#[test]
+fn a_text_encoder_in_f32_is_rounded_on_the_card() {
+    if !has_card() {
+        return;
+    }
+    let base = flux_base();
+    tiny::write_hollow(&flux_file(base.path()), &flux(), tiny::BF16).unwrap();
+    let list = include_str!("../../../tools/synth/lists/clip_l.txt");
+    let encoder = Network::listed(list).keys;
+    let path = base.path().join("models/text_encoders/clip_l.safetensors");
+    fs::remove_file(&path).unwrap();
+    tiny::write_hollow(&path, &encoder, tiny::F32).unwrap();
+    let server = start(base.path(), &[]);
+    touched_once(&server, base.path(), &flux_prompt(1));
+}
+
+/// Weights in eight bits because the loader says so: the card rounds them, except for the smallest.
+#[test]
+fn a_network_that_a_loader_wants_in_eight_bits_is_rounded_on_the_card() {
+    if !has_card() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let wide = Tiny {
+        channels: 192,
+        ..Tiny::default()
+    };
+    for (folder, keys) in [
+        ("diffusion_models", wide.unet()),
+        ("text_encoders", wide.text()),
+        ("vae", wide.vae()),
+    ] {
+        let folder = base.path().join("models").join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        tiny::write_hollow(&folder.join("wide.safetensors"), &keys, tiny::BF16).unwrap();
+    }
+    // Its kernels compute: whether numbers may be rounded there is seen there.
+    let server = Server::start_with(StartOptions {
+        base: Some(base.path()),
+        ..StartOptions::default()
+    });
+    let prompt = |weights: &str| {
+        let mut prompt = flux_prompt(1);
+        prompt["1"]["inputs"] = json!({"unet_name": "wide.safetensors", "weight_dtype": weights});
+        prompt["2"] = json!({"class_type": "CLIPLoader", "inputs":
+            {"clip_name": "wide.safetensors", "type": "stable_diffusion"}});
+        prompt["3"]["inputs"] = json!({"vae_name": "wide.safetensors"});
+        prompt["4"]["class_type"] = json!("EmptyLatentImage");
+        prompt
+    };
+    let file = base.path().join("models/diffusion_models/wide.safetensors");
+    let file = fs::metadata(file).unwrap().len() as f64;
+    let touched = |weights: &str| {
+        let before = [traffic(&server, "copied"), traffic(&server, "converted")];
+        succeeds(&server, &prompt(weights));
+        let after = [traffic(&server, "copied"), traffic(&server, "converted")];
+        after[0] - before[0] + after[1] - before[1]
+    };
+    // What the text encoder and the autoencoder bring, and what the format of the file does.
+    let plain = touched("default");
+    let rounded = touched("fp8_e4m3fn");
+    eprintln!("of {file} bytes {plain} are touched as they are, {rounded} in eight bits");
+    assert!(rounded <= plain + 0.05 * file, "{rounded} bytes of {file}");
+    consistent(&server);
+}
+
 /// Blocks have their scales with them, and go as they are.
 #[test]
 fn a_transformer_in_gguf_is_read_once() {

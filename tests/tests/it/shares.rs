@@ -154,6 +154,19 @@ fn begins(server: &Server, id: &str) {
     }
 }
 
+/// How long what does not ask the share may take while it is silent.
+const UNAFFECTED: Duration = Duration::from_secs(1);
+
+/// Has something done in time.
+#[track_caller]
+fn at_once<T>(what: &str, ask: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let answer = ask();
+    let took = begun.elapsed();
+    assert!(took < UNAFFECTED, "{what} took {took:?}");
+    answer
+}
+
 /// What people ask while a prompt runs.
 #[track_caller]
 fn questions_are_answered(server: &Server) {
@@ -166,12 +179,18 @@ fn questions_are_answered(server: &Server) {
         "/history",
         "/metrics",
         "/object_info/KSampler",
+        "/object_info",
+        "/models",
+        "/models/loras",
+        "/embeddings",
+        "/settings",
+        "/users",
+        "/view?filename=none.png",
         "/api/jobs",
     ] {
-        let begun = Instant::now();
-        server.get(path).expect_status(200);
-        let took = begun.elapsed();
-        assert!(took < Duration::from_secs(5), "{path} took {took:?}");
+        let answer = at_once(path, || server.get(path));
+        let expected = if path.starts_with("/view") { 404 } else { 200 };
+        answer.expect_status(expected);
     }
 }
 
@@ -321,11 +340,94 @@ fn a_share_that_does_not_even_say_what_it_has() {
     begins(case.server(), &second);
     thread::park_timeout(Duration::from_millis(300));
     questions_are_answered(case.server());
+    // More prompts with files there are taken, as many as there are threads for sockets and more; others are, too.
+    for seed in 3..8 {
+        at_once("a prompt", || case.server().queue(&prompt(seed), None));
+    }
+    let other = fresco_tests::workflow::picture(7, "other");
+    let other = at_once("another prompt", || case.server().queue(&other, None));
+    questions_are_answered(case.server());
     interrupt(case.server(), &second);
     case.room.end(&second);
     case.nothing_stays();
     case.share.mend();
+    case.room.end(&other);
     case.works_again();
+}
+
+/// Prompts that name files of a share which was never listed.
+#[test]
+fn a_share_that_is_silent_from_the_start() {
+    let Some(case) = Case::on_processor() else {
+        return;
+    };
+    case.share.fall_silent();
+    thread::scope(|scope| {
+        let ask = || case.server().post("/prompt", &json!({"prompt": prompt(1)}));
+        let asked: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+        case.share.wait_for_reader();
+        for path in ["/queue", "/memory", "/models", "/object_info/KSampler"] {
+            at_once(path, || case.server().get(path)).expect_status(200);
+        }
+        let other = fresco_tests::workflow::picture(7, "other");
+        let id = at_once("another prompt", || case.server().queue(&other, None));
+        case.room.end(&id);
+        for answer in asked {
+            let text = answer.join().unwrap().expect_status(400).text();
+            assert!(text.contains("does not answer"), "{text}");
+        }
+    });
+    // From now on it is known, and nobody waits.
+    at_once("/object_info", || case.server().get("/object_info")).expect_status(200);
+    case.share.mend();
+    case.works_again();
+}
+
+/// Pictures on a share: what shows, stores and loads them waits alone.
+#[test]
+fn a_share_with_pictures_does_not_answer() {
+    let base = memory::base();
+    let (here, there) = (base.path().join("input"), base.path().join("pictures"));
+    fs::create_dir_all(&there).unwrap();
+    let picture = fresco_tests::picture::sample(8, 8).unwrap();
+    fs::write(there.join("a.png"), &picture).unwrap();
+    let Some(share) = Share::mount(&there) else {
+        eprintln!("skipped: no file system can be mounted here");
+        return;
+    };
+    let _ = fs::remove_dir_all(&here);
+    symlink(share.place(), &here).unwrap();
+    let room = Room::at(base, &["--cpu"]);
+    let load = json!({
+        "1": {"class_type": "LoadImage", "inputs": {"image": "a.png"}},
+        "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}});
+    room.ok(&load);
+    share.fall_silent();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| room.server.get("/view?filename=a.png&type=input"));
+            scope.spawn(|| {
+                let file = Some(("image", "b.png", &picture[..]));
+                let (kind, body) = fresco_tests::http::multipart(&[], file);
+                let kind = [("Content-Type", kind.as_str())];
+                room.server.request("POST", "/upload/image", &kind, &body)
+            });
+        }
+        let asked: Vec<_> = (0..2)
+            .map(|_| scope.spawn(|| room.server.post("/prompt", &json!({"prompt": load}))))
+            .collect();
+        share.wait_for_reader();
+        questions_are_answered(&room.server);
+        let other = fresco_tests::workflow::picture(7, "other");
+        let id = at_once("another prompt", || room.server.queue(&other, None));
+        room.end(&id);
+        for answer in asked {
+            let text = answer.join().unwrap().expect_status(400).text();
+            assert!(text.contains("does not answer"), "{text}");
+        }
+        share.mend();
+    });
+    room.ok(&load);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::device::CudaDevice;
 use super::launch::PlainLaunch;
 use super::launches::LineTarget;
 use super::launches::rows::{self as launches, LinesKernel, LinesTiled};
+use super::rounded::bring_codes;
 use super::staging::Moment;
 use super::weight::bring_pieces;
 use super::{Address, LARGE, Pointer, Scratch, Shape};
@@ -50,7 +51,8 @@ pub(super) fn bring_rows(
         let pieces = unread.codes_of(start, rows.count);
         let pieces = pieces.ok_or_else(|| invalid("it has fewer rows than it says"))?;
         let from = rows.scratch(rows.count * ends.codes)?;
-        bring_pieces(device, from.address(), &pieces, moment)?;
+        let bring = (&pieces[..], unread.rounding());
+        bring_codes(device, from.address(), bring, moment)?;
         let codes = Lines {
             first: 0,
             each: rows.count,

@@ -345,7 +345,28 @@ impl CudaDevice {
         shape: Shape,
         launch: L,
     ) -> Result<()> {
-        let kernel = Kernel::of(&launch, Format::F32);
+        self.start_at(moment, Format::F32, shape, launch)
+    }
+
+    /// The same for one that knows a format.
+    pub(crate) fn launch_at<L: FormattedLaunch>(
+        &self,
+        moment: Moment,
+        format: Format,
+        shape: Shape,
+        launch: L,
+    ) -> Result<()> {
+        self.start_at(moment, format, shape, launch)
+    }
+
+    fn start_at<L: Launch>(
+        &self,
+        moment: Moment,
+        format: Format,
+        shape: Shape,
+        launch: L,
+    ) -> Result<()> {
+        let kernel = Kernel::of(&launch, format);
         let (start, args) = (self.prepare(kernel, shape)?, Args::of(launch));
         match moment {
             Moment::InTurn => self.start_kernel(kernel, start, &args),

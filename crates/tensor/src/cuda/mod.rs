@@ -18,6 +18,7 @@ mod ops;
 mod place;
 mod profile;
 mod ring;
+mod rounded;
 mod staging;
 mod steps;
 mod tuned;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::assemble::bring_rows;
 use super::device::CudaDevice;
 use super::launches::relayout::{RowsApart, TapsFirst, TapsFirstKernel, Widen};
+use super::rounded::{LARGE_ROUNDED, bring_codes};
 use super::staging::{Moment, Origin};
 use super::{
     Address, CopyEnd, Format, GpuBuffer, GpuMemory, LARGE, MatrixShape, OnCard, Pointer, Shape,
@@ -502,7 +503,13 @@ fn together(read: &[u8], format: RowFormat) -> Result<Buffer<u8>> {
 /// Copies a value to an address, from its file if it was not read yet.
 fn bring(device: &CudaDevice, to: u64, stored: &Stored) -> Result<()> {
     steps::copied();
-    if stored.byte_len() < LARGE || stored.is_pinned() {
+    let rounded = |unread: &Unread| unread.rounding().is_some();
+    let least = if stored.in_file().is_some_and(rounded) {
+        LARGE_ROUNDED
+    } else {
+        LARGE
+    };
+    if stored.byte_len() < least || stored.is_pinned() {
         return device.upload(to, stored.bytes());
     }
     let Some(unread) = stored.in_file() else {
@@ -522,7 +529,7 @@ fn bring(device: &CudaDevice, to: u64, stored: &Stored) -> Result<()> {
 fn bring_unread(device: &CudaDevice, to: u64, unread: &Unread, moment: Moment) -> Result<()> {
     match unread.row_ends() {
         Some(ends) => bring_rows(device, to, (unread, ends), moment),
-        None => bring_pieces(device, to, unread.codes(), moment),
+        None => bring_codes(device, to, (unread.codes(), unread.rounding()), moment),
     }
 }
 
@@ -555,7 +562,8 @@ fn bring_apart(device: &CudaDevice, to: u64, stored: &Stored, matrix: MatrixShap
         return Ok(false);
     };
     steps::copied();
-    bring_pieces(device, to, unread.codes(), Moment::InTurn)?;
+    let codes = (unread.codes(), unread.rounding());
+    bring_codes(device, to, codes, Moment::InTurn)?;
     let ends = ends.bytes()?;
     let behind = to + (unread.len() - ends.len()) as u64;
     device.upload(behind, &ends)?;

@@ -79,11 +79,11 @@ impl WeightFile for Recast {
     }
 
     fn later(&self, name: &str) -> Option<Stored> {
-        let info = self.file.info(name)?;
-        if self.changes(name, info.dtype, &info.shape) {
-            return None;
+        let stored = self.file.later(name)?;
+        if !self.changes(name, stored.dtype(), stored.shape()) {
+            return Some(stored);
         }
-        self.file.later(name)
+        stored.rounded_later(self.dtype)
     }
 
     fn metadata(&self) -> &[(String, String)] {

@@ -121,7 +121,7 @@ fn capability(gpu: &Device) -> (u32, u32) {
 }
 
 /// Others multiply such weights as halves, and round no input.
-fn has_fp8(gpu: &Device) -> bool {
+pub(crate) fn has_fp8(gpu: &Device) -> bool {
     matches!(capability(gpu), (8, 9) | (9 | 12.., _))
 }
 

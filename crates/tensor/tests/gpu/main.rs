@@ -23,5 +23,6 @@ mod product;
 #[path = "../common/quantised.rs"]
 mod quantised_layers;
 mod reduce;
+mod rounded;
 mod rows;
 mod streams;
