@@ -709,6 +709,12 @@ impl Cx {
         preview: Option<Preview>,
     ) -> Result<(), NodeError> {
         self.check_interrupt()?;
+        self.report(value, max, preview);
+        Ok(())
+    }
+
+    /// The same report without the question whether to go on, for who asks it elsewhere.
+    pub fn report(&self, value: f64, max: f64, preview: Option<Preview>) {
         let progress = Progress {
             value: value.min(max),
             max,
@@ -717,7 +723,6 @@ impl Cx {
         };
         self.services
             .progress(&self.prompt_id, &self.node_id, progress);
-        Ok(())
     }
 
     /// The newer progress call: no interrupt check and no classic `progress` message.

@@ -125,7 +125,7 @@ impl State {
         let before = self.devices.get(spot).used();
         for entry in self.entries.values().filter(|entry| !entry.busy) {
             for part in entry.parts() {
-                part.weights.drop_ahead();
+                part.weights.drop_spare();
             }
         }
         fresco_tensor::free_spare_memory();

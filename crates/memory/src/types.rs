@@ -177,8 +177,13 @@ pub trait Weights: Send + Sync {
     /// How many of the next units are fetched ahead while one computes.
     fn set_ahead(&self, count: usize);
 
-    /// Gives fetched-ahead copies back.
+    /// Gives fetched-ahead copies back, and what is remembered of the prompt: a use has ended.
     fn drop_ahead(&self);
+
+    /// The same, and all else that is only kept to be faster: memory is short.
+    fn drop_spare(&self) {
+        self.drop_ahead();
+    }
 
     /// Units whose patches are applied at every use.
     fn on_the_fly(&self) -> usize {

@@ -20,8 +20,13 @@ pub trait Network: Send + Sync {
     /// Drops the network; the next use builds it again.
     fn forget(&self);
 
-    /// Drops what the network remembers from one pass to the next.
+    /// Drops what the network remembers of the prompts that it computed with.
     fn rest(&self) {}
+
+    /// Drops all that the network only keeps to be faster.
+    fn shed(&self) {
+        self.rest();
+    }
 }
 
 /// A network that is built at its first use.
@@ -29,6 +34,7 @@ pub struct Lazy<N> {
     stores: Vec<Arc<WeightStore>>,
     build: Box<dyn Fn() -> Result<N> + Send + Sync>,
     rest: Option<fn(&N)>,
+    shed: Option<fn(&N)>,
     /// Held while it is built, which may wait for a file.
     building: Mutex<()>,
     /// Held for a moment.
@@ -45,6 +51,7 @@ impl<N> Lazy<N> {
             stores,
             build,
             rest: None,
+            shed: None,
             building: Mutex::new(()),
             built: Mutex::new(None),
         }
@@ -54,6 +61,13 @@ impl<N> Lazy<N> {
     #[must_use]
     pub fn resting(mut self, rest: fn(&N)) -> Self {
         self.rest = Some(rest);
+        self
+    }
+
+    /// With what the network drops where memory is short, beyond what it drops when it rests.
+    #[must_use]
+    pub fn shedding(mut self, shed: fn(&N)) -> Self {
+        self.shed = Some(shed);
         self
     }
 
@@ -104,6 +118,13 @@ impl<N: Send + Sync> Network for Lazy<N> {
     fn rest(&self) {
         if let (Some(rest), Some(network)) = (self.rest, self.built()) {
             rest(&network);
+        }
+    }
+
+    fn shed(&self) {
+        self.rest();
+        if let (Some(shed), Some(network)) = (self.shed, self.built()) {
+            shed(&network);
         }
     }
 }

@@ -338,6 +338,13 @@ impl Weights for StoreWeights {
         }
     }
 
+    fn drop_spare(&self) {
+        self.users(|network| network.shed());
+        for store in &self.stores {
+            store.group().drop_ahead();
+        }
+    }
+
     fn on_the_fly(&self) -> usize {
         self.on_the_fly
     }

@@ -34,6 +34,18 @@ impl Cancel {
         CURRENT.with_borrow(Clone::clone)
     }
 
+    /// Runs a part of its work on this thread.
+    pub fn within<T>(self, work: impl FnOnce() -> T) -> T {
+        struct Before(Cancel);
+        impl Drop for Before {
+            fn drop(&mut self) {
+                CURRENT.set(std::mem::take(&mut self.0));
+            }
+        }
+        let _before = Before(CURRENT.replace(self));
+        work()
+    }
+
     /// Whether there is no flag, so that it is never raised.
     pub(crate) fn is_never(&self) -> bool {
         self.0.is_none()
@@ -67,14 +79,7 @@ impl Cancel {
 
 /// Runs `work` with a flag for this thread.
 pub fn with<T>(flag: &Arc<AtomicBool>, work: impl FnOnce() -> T) -> T {
-    struct Before(Cancel);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            CURRENT.set(std::mem::take(&mut self.0));
-        }
-    }
-    let _before = Before(CURRENT.replace(Cancel(Some(flag.clone()))));
-    work()
+    Cancel(Some(flag.clone())).within(work)
 }
 
 /// A writer that stops when its work is not wanted any more. Large pieces are written in smaller ones, because the disk may

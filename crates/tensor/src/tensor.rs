@@ -427,6 +427,20 @@ impl Tensor {
         count <= data.len() && same_bits(&data[count..], &data[..data.len() - count])
     }
 
+    /// Whether all elements are numbers, and none is infinite.
+    ///
+    /// # Panics
+    /// As [`Self::data`].
+    pub fn is_finite(&self) -> bool {
+        const INFINITE: u32 = f32::INFINITY.to_bits();
+        // The largest exponent of a part: without a way out in between, many elements are looked at together.
+        let whole = |part: &[f32]| {
+            let sizes = part.iter().map(|v| v.abs().to_bits());
+            sizes.fold(0, u32::max) < INFINITE
+        };
+        self.data().chunks(1 << 12).all(whole)
+    }
+
     /// Whether no other tensor shares the storage, so that writing copies nothing.
     pub fn is_unique(&self) -> bool {
         let shared = self.gpu().is_some_and(GpuBuffer::is_shared);
@@ -527,6 +541,20 @@ impl fmt::Debug for Tensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_odd_element_is_found_anywhere() {
+        let count = (1 << 12) + 5;
+        let large = Tensor::full([count], -f32::MAX).unwrap();
+        assert!(large.is_finite() && Tensor::zeros([0]).unwrap().is_finite());
+        for odd in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for at in [0, 77, (1 << 12) - 1, 1 << 12, count - 1] {
+                let mut x = large.clone();
+                x.data_mut()[at] = odd;
+                assert!(!x.is_finite(), "{odd} at {at}");
+            }
+        }
+    }
 
     #[test]
     fn the_same_bits_are_the_same() {

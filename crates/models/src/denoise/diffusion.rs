@@ -76,8 +76,11 @@ pub trait DiffusionNetwork: Sized + Send + Sync + 'static {
         Ok(prompt_conds(args))
     }
 
-    /// Drops what it remembers from one pass to the next.
+    /// Drops what it remembers of prompts.
     fn rest(&self) {}
+
+    /// Drops what else it keeps to be faster.
+    fn shed(&self) {}
 
     /// Whether the known part of a latent goes in as it is, without the noise of the step.
     fn sees_known_clean(config: &Self::Config) -> bool {
@@ -112,7 +115,9 @@ impl<N: DiffusionNetwork> Diffusion<N> {
         Layout::of(|weights| N::new(weights, &config))?.verify(&store, N::WHAT)?;
         let (weights, shape) = (Arc::clone(&store), config.clone());
         let build = move || weights.build(N::WHAT, |weights| N::new(weights, &shape));
-        let network = Lazy::new(vec![Arc::clone(&store)], Box::new(build)).resting(N::rest);
+        let network = Lazy::new(vec![Arc::clone(&store)], Box::new(build))
+            .resting(N::rest)
+            .shedding(N::shed);
         Ok(Self {
             facts: N::facts(&config),
             store,
@@ -287,6 +292,10 @@ impl<N: DiffusionNetwork> Network for Diffusion<N> {
 
     fn rest(&self) {
         self.network.rest();
+    }
+
+    fn shed(&self) {
+        self.network.shed();
     }
 }
 

@@ -277,6 +277,10 @@ impl Network for Projected {
     fn rest(&self) {
         self.inner.rest();
     }
+
+    fn shed(&self) {
+        self.inner.shed();
+    }
 }
 
 /// A text encoder's file with the projection of a checkpoint.

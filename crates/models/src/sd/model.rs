@@ -253,6 +253,10 @@ impl DiffusionNetwork for UNet {
     fn rest(&self) {
         Self::rest(self);
     }
+
+    fn shed(&self) {
+        self.forget_levels();
+    }
 }
 
 /// Makes the network's inputs of a condition.

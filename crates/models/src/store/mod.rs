@@ -296,7 +296,8 @@ impl WeightStore {
     fn unusable(&self, key: &str, source: TensorError) -> ModelError {
         match source {
             // These say enough by themselves, and callers look for them.
-            TensorError::NoMemory { .. }
+            TensorError::Cancelled
+            | TensorError::NoMemory { .. }
             | TensorError::TooLarge { .. }
             | TensorError::DeviceFull { .. } => source.into(),
             source => ModelError::Layer {

@@ -38,13 +38,14 @@ impl WeightStore {
         device.unwrap_or_else(|| self.device.clone())
     }
 
-    /// A value that is read when it is known where it goes. Only for networks that compute on GPUs, which get it straight from
-    /// the file: others read it next anyway.
+    /// A value that is read when it is known where it goes: straight from the file to a GPU, or to where the processor's kernels read it.
     pub(super) fn later(&self, key: &str) -> Option<Stored> {
         let Source::File { file, keys } = &self.weights.source else {
             return None;
         };
-        if !self.computes_on().is_gpu() || self.built_value(key).ok()?.is_some() {
+        let device = self.computes_on();
+        let straight = device.is_gpu() || device.is_cpu();
+        if !straight || self.built_value(key).ok()?.is_some() {
             return None;
         }
         let (origin, _) = keys.get(key)?;

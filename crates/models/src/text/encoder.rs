@@ -547,6 +547,10 @@ impl Network for TextEncoder {
     fn rest(&self) {
         self.networks().for_each(|(_, part)| part.rest());
     }
+
+    fn shed(&self) {
+        self.networks().for_each(|(_, part)| part.shed());
+    }
 }
 
 impl fmt::Debug for TextEncoder {

@@ -51,6 +51,11 @@ impl Previewer {
         }
     }
 
+    /// Whether steps get pictures.
+    pub(super) fn makes_pictures(&self) -> bool {
+        self.maker.is_some()
+    }
+
     /// The picture of a step; one that cannot be made is left out.
     pub(super) fn picture(&self, denoised: &Tensor) -> Option<Preview> {
         let maker = self.maker.as_ref()?;

@@ -23,6 +23,7 @@ mod failures;
 mod fit;
 mod nested;
 mod side;
+mod steps;
 
 pub use failures::{failure, sample_failure};
 
@@ -339,34 +340,32 @@ impl Guided {
         let x = noisy(sampling, steps.sigmas[0], start)?;
         let previewer = Previewer::new(&self.model, cx);
         let mut denoised = None;
-        let mut on_step = |step: SampleStep<'_>| {
-            denoised = Some(step.denoised.clone());
-            watch(&step).map_err(|e| match e {
-                NodeError::Interrupted => SampleError::Cancelled,
-                other => SampleError::model(super::own::Foreign(other)),
-            })?;
-            let picture = match &start.parts {
-                Some(shapes) => nested::first(step.denoised, shapes)
-                    .and_then(|pictures| previewer.picture(&pictures)),
-                None => previewer.picture(step.denoised),
-            };
-            let (done, total) = ((step.index + 1) as f64, step.total as f64);
-            cx.progress(done, total, picture)
-                .map_err(|_| SampleError::Cancelled)
-        };
         let mut sigmas = steps.sigmas.to_vec();
-        let args = SampleArgs {
-            sampling,
-            seed: steps.seed,
-            options: &start.options,
-            on_step: &mut on_step,
-            global: &mut generator,
-        };
         let sampler = steps.sampler;
-        let x = match &sampler.own {
-            Some(own) => own.sample(&mut driver, x, &sigmas, args, &sampler.options),
-            None => samplers::sample(sampler.name, &mut driver, x, &mut sigmas, args),
-        };
+        let x = steps::reported(&previewer, start.parts.as_ref(), cx, |reports| {
+            let mut on_step = |step: SampleStep<'_>| {
+                denoised = Some(step.denoised.clone());
+                watch(&step).map_err(|e| match e {
+                    NodeError::Interrupted => SampleError::Cancelled,
+                    other => SampleError::model(super::own::Foreign(other)),
+                })?;
+                let (done, total) = ((step.index + 1) as f64, step.total as f64);
+                reports
+                    .tell(step.denoised, done, total)
+                    .map_err(|_| SampleError::Cancelled)
+            };
+            let args = SampleArgs {
+                sampling,
+                seed: steps.seed,
+                options: &start.options,
+                on_step: &mut on_step,
+                global: &mut generator,
+            };
+            match &sampler.own {
+                Some(own) => own.sample(&mut driver, x, &sigmas, args, &sampler.options),
+                None => samplers::sample(sampler.name, &mut driver, x, &mut sigmas, args),
+            }
+        });
         let x = x.map_err(sample_failure)?;
         Ok(End {
             x,

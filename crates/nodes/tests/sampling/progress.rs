@@ -118,6 +118,33 @@ fn steps_come_with_pictures() {
     assert!(pictures("auto", Resources::default(), sd1()).is_empty());
 }
 
+#[test]
+fn steps_with_pictures_are_told_in_order_and_end_with_the_run() {
+    let told = |watcher: &Watcher| -> Vec<f64> {
+        let reports = watcher.reports.lock().unwrap();
+        assert!(reports.iter().all(|p| p.bar && p.preview.is_some()));
+        reports.iter().map(|p| p.value).collect()
+    };
+    let changes = || map! {"model" => coloured(), "steps" => 6};
+    let watcher = Arc::new(Watcher::default());
+    run(&watcher, Resources::default(), "auto", changes()).unwrap();
+    let all = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+    assert_eq!(told(&watcher), all);
+    let asked = watcher.asked.load(Ordering::Relaxed);
+    for stop_at in [0, asked / 3, asked / 2, asked - 1] {
+        let stopped = Arc::new(Watcher {
+            stop_at: Some(stop_at),
+            ..Watcher::default()
+        });
+        let error = run(&stopped, Resources::default(), "auto", changes()).unwrap_err();
+        assert!(matches!(error, NodeError::Interrupted), "{error:?}");
+        // Within a step, and nothing comes afterwards.
+        assert_eq!(stopped.asked.load(Ordering::Relaxed), stop_at + 1);
+        let told = told(&stopped);
+        assert!(told.len() < 6 && told == all[..told.len()], "{told:?}");
+    }
+}
+
 /// Writes a small decoder whose layers have numbers behind a prefix.
 fn write_decoder(path: &Path, prefix: &str) {
     let keys = keys("taesd_4ch").into_iter();

@@ -44,7 +44,7 @@ impl KnownLevels {
         layers: &[&'a Arc<Linear>],
         make: impl Fn() -> Result<Levels<'a>>,
     ) -> Result<Levels<'a>> {
-        let known = self.find(timestep);
+        let known = self.find(timestep, device);
         let known = known.map_or_else(|| device.outside_of_step(|| self.keep(timestep, &make)), Ok);
         // Where it cannot be kept, the step itself may still have room for it.
         let Ok(Known { all, places }) = known else {
@@ -59,10 +59,12 @@ impl KnownLevels {
         Ok(Levels { emb, of_blocks })
     }
 
-    fn find(&self, timestep: f32) -> Option<Known> {
+    /// What is remembered of a level on a device. What is elsewhere is not found, and goes when newer levels come.
+    fn find(&self, timestep: f32, device: &Device) -> Option<Known> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let bits = timestep.to_bits();
-        let at = entries.iter().position(|(level, _)| *level == bits)?;
+        let is_it = |(level, known): &(u32, Known)| *level == bits && known.all.device() == *device;
+        let at = entries.iter().position(is_it)?;
         let entry = entries.remove(at);
         let known = entry.1.clone();
         entries.push(entry);
@@ -139,6 +141,10 @@ mod tests {
             check(level);
         }
         assert_eq!(made.get(), 2);
+        // What is on one device is not found for another.
+        assert!(known.find(1.0, &device).is_some());
+        let other = Device::register_sim(7391, 1 << 20).unwrap();
+        assert!(known.find(1.0, &other).is_none());
         known.clear();
         check(1.0);
         assert_eq!(made.get(), 3);

@@ -92,9 +92,13 @@ impl UNet {
         self.trunk.config()
     }
 
-    /// Drops what it remembers of prompts and noise levels.
+    /// Drops what it remembers of prompts.
     pub fn rest(&self) {
         self.cache.clear();
+    }
+
+    /// Drops what it remembers of noise levels, which the next picture usually has again.
+    pub fn forget_levels(&self) {
         self.levels.clear();
     }
 

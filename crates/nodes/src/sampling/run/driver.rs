@@ -149,7 +149,7 @@ impl Denoiser for Driver<'_> {
             ModelError::Cancelled => SampleError::Cancelled,
             other => SampleError::model(other),
         })?;
-        if out.data().iter().any(|v| !v.is_finite()) {
+        if !out.is_finite() {
             return Err(SampleError::model(format!(
                 "{} gave values that are not numbers at noise level {sigma}: its weights are damaged, or a LoRA, a \
                  merge or the guidance is far too strong",
