@@ -15,7 +15,6 @@ use super::trunk::Trunk;
 use crate::DiffusionNetwork;
 use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, OWN_INSIDE};
 use crate::denoise::hooks::BlockKind;
-use crate::denoise::{EncodeArgs, ModelConds, ModelFacts, NetworkInput};
 use crate::denoise::{EncodeArgs, ModelConds, ModelFacts, NetworkInput, PassMemory};
 use crate::error::{ModelError, Result};
 use crate::latent_format;

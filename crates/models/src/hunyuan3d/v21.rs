@@ -9,7 +9,6 @@ use fresco_tensor::{Device, Tensor};
 
 use super::config::Hunyuan3d21Config;
 use super::streams::{EPS, PictureConds, picture_conds, solid_facts};
-use super::streams::{EPS, bytes, picture_conds, solid_facts};
 use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN, PROMPT};
 use crate::denoise::hooks::BlockKind;
 use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 
 use fresco_models::conds;
-use fresco_models::denoise::hooks::{BlockFlow, BlockInfo, BlockKind, Hooks, Moment};
+use fresco_models::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, PROMPT};
+use fresco_models::denoise::hooks::{BlockKind, Hooks};
 use fresco_models::denoise::{
     CallConds, CondValue, Found, ModelFacts, NetworkInput, PassMemory, names,
-    CallConds, CondValue, Found, HookPoint, HookPoints, ModelFacts, NetworkInput,
 };
-use fresco_models::denoise::hook_points::{BLOCKS, CONTROL, PROMPT};
-use fresco_models::denoise::hooks::{BlockKind, Hooks};
-use fresco_models::denoise::{CallConds, CondValue, Found, HookPoints, ModelFacts, NetworkInput};
 use fresco_models::detect::{Checkpoint, Family, FileKeys};
 use fresco_models::preview::PreviewHints;
 use fresco_models::store::{Layout, Walk};

@@ -1,5 +1,6 @@
 //! Addressing, previews, snapshots, replacement of sockets.
 
+use fresco_cluster::protocol::alive::ClientName;
 use fresco_engine::NodeState;
 use fresco_graph::json;
 
@@ -354,10 +355,13 @@ fn a_client_that_connects_after_the_answer_gets_what_it_missed() {
 fn clients_of_another_front_get_what_is_theirs() {
     let hub = hub();
     let front: Arc<str> = "other".into();
-    let list = |text: &str| json::parse(text).unwrap();
+    let client = |sid: &str, described_previews: bool| ClientName {
+        sid: sid.into(),
+        described_previews,
+    };
     let new = hub.relay(
         &front,
-        &list(r#"[["a", true], ["b", false], 7, ["", true]]"#),
+        vec![client("a", true), client("b", false), client("", true)],
     );
     let [a, b] = &new[..] else {
         panic!("two are new: {}", new.len());
@@ -380,8 +384,8 @@ fn clients_of_another_front_get_what_is_theirs() {
     hub.emit(bar("b"));
     assert_eq!(seen(a), ["execution_start", "#4", "progress"]);
     assert_eq!(seen(b), ["progress", "#1"]);
-    // The same list again makes nobody anew; one that is here is not told elsewhere.
-    assert!(hub.relay(&front, &list(r#"[["a", true]]"#)).is_empty());
+    // The same list again makes no new client; a client that is here is not relayed from elsewhere.
+    assert!(hub.relay(&front, vec![client("a", true)]).is_empty());
     assert!(b.outbox.closed().is_some());
     let here = hub.connect("a".into(), 0).unwrap();
     seen(&here);
@@ -389,7 +393,7 @@ fn clients_of_another_front_get_what_is_theirs() {
     hub.emit(bar("a"));
     assert!(seen(a).is_empty());
     assert_eq!(seen(&here), ["execution_start", "progress", "#1"]);
-    assert_eq!(hub.clients(), list(r#"[["a", false]]"#));
+    assert_eq!(hub.clients(), [client("a", false)]);
     // What it has for us.
     let message = Message::Text("{\"type\":\"x\",\"data\":1}".into());
     hub.deliver("a", Frame::new(message.clone(), Class::Result));
