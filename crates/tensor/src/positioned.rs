@@ -460,7 +460,7 @@ mod tests {
         let dir = tempfile::tempdir_in(".").unwrap();
         let path = dir.path().join("weights");
         let len = 96_usize << 20;
-        let content: Vec<u8> = (0..len / 4 + 1)
+        let content: Vec<u8> = (0..=len / 4)
             .flat_map(|i| (i as u32).wrapping_mul(0x9E37_79B9).to_le_bytes())
             .take(len + 3)
             .collect();

@@ -198,11 +198,7 @@ fn wishes(hooks: &Hooks) -> Vec<Wish> {
     if !hooks.embedding.is_empty() {
         all.push((Vec::new(), HookPoint::Embedding));
     }
-    let lists: [(&AttentionHooks, fn(AttentionPoint) -> HookPoint); 2] = [
-        (&hooks.self_attention, HookPoint::Own),
-        (&hooks.prompt_attention, HookPoint::Prompt),
-    ];
-    for (list, point) in lists {
+    let mut add = |list: &AttentionHooks, point: fn(AttentionPoint) -> HookPoint| {
         let inputs = list.input.iter().map(|hook| hook.kinds().to_vec());
         all.extend(inputs.map(|kinds| (kinds, point(AttentionPoint::Input))));
         let outputs = list.output.iter().map(|hook| hook.kinds().to_vec());
@@ -211,7 +207,9 @@ fn wishes(hooks: &Hooks) -> Vec<Wish> {
         all.extend(after.map(|kinds| (kinds, point(AttentionPoint::After))));
         let replaced = list.replace.iter().map(|(key, _)| vec![key.kind]);
         all.extend(replaced.map(|kinds| (kinds, point(AttentionPoint::Replace))));
-    }
+    };
+    add(&hooks.self_attention, HookPoint::Own);
+    add(&hooks.prompt_attention, HookPoint::Prompt);
     all
 }
 
@@ -273,8 +271,10 @@ mod tests {
 
     #[test]
     fn one_kind_of_several_is_enough() {
-        let mut hooks = Hooks::default();
-        hooks.skipped = vec![(BlockKind::MIDDLE, 0), (BlockKind::SINGLE, 7)];
+        let mut hooks = Hooks {
+            skipped: vec![(BlockKind::MIDDLE, 0), (BlockKind::SINGLE, 7)],
+            ..Hooks::default()
+        };
         hooks.self_attention.output.push(Arc::new(Anywhere));
         assert_eq!(refused(&hooks), "");
         hooks.prompt_attention.after.push(Arc::new(Anywhere));

@@ -154,14 +154,11 @@ impl AttentionHooks {
 
     /// What queries, keys and values are made from, changed.
     pub fn change_input(&self, [q, k, v]: [Tensor; 3], at: &BlockInfo<'_>) -> Result<[Tensor; 3]> {
-        let hooks = self
+        let mut hooks = self
             .input
             .iter()
             .filter(|hook| is_for(hook.kinds(), at.kind));
-        let (q, k, v) = hooks.fold(Ok((q, k, v)), |all: Result<_>, hook| {
-            let (q, k, v) = all?;
-            hook.apply(q, k, v, at)
-        })?;
+        let (q, k, v) = hooks.try_fold((q, k, v), |(q, k, v), hook| hook.apply(q, k, v, at))?;
         Ok([q, k, v])
     }
 

@@ -99,8 +99,8 @@ impl<'a> Blocks<'a> {
             ..control
         });
         Self {
-            text,
             control,
+            text,
             ..self
         }
     }

@@ -161,7 +161,10 @@ fn what_is_not_what_was_announced_gets_no_name() {
     refused(&|f| f.data = None, "no content");
     let left = fs::read_dir(&front.dirs.output).map_or(0, Iterator::count);
     assert_eq!(left, 0, "nothing is left behind");
-    front.transfer.bring_outputs(&[good.clone()]).unwrap();
+    front
+        .transfer
+        .bring_outputs(std::slice::from_ref(&good))
+        .unwrap();
 
     let list = |text: &str| {
         let value = fresco_graph::json::parse(text).unwrap();

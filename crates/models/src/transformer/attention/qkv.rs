@@ -35,22 +35,21 @@ impl<'a> Rotation<'a> {
 
     /// Whether one pass can turn queries and keys of such heads.
     fn joining(self, width: usize) -> Joining<'a> {
-        match self.same() {
-            Some(None) => Joining::AtOnce(None),
-            Some(Some(rope)) => match rope.joins(width) {
+        match self.shared() {
+            Shared::Nothing => Joining::AtOnce(None),
+            Shared::Positions(rope) => match rope.joins(width) {
                 Some(tables) => Joining::AtOnce(Some(tables)),
                 None => Joining::StepByStep,
             },
-            None => Joining::StepByStep,
+            Shared::Apart => Joining::StepByStep,
         }
     }
 
-    /// Where both queries and keys are; nothing if that is not the same.
-    fn same(self) -> Option<Option<&'a Rope>> {
+    fn shared(self) -> Shared<'a> {
         match (self.queries, self.keys) {
-            (None, None) => Some(None),
-            (Some(q), Some(k)) if std::ptr::eq(q, k) => Some(Some(q)),
-            _ => None,
+            (None, None) => Shared::Nothing,
+            (Some(q), Some(k)) if std::ptr::eq(q, k) => Shared::Positions(q),
+            _ => Shared::Apart,
         }
     }
 }
@@ -68,6 +67,16 @@ impl<'a> From<Option<&'a Rope>> for Rotation<'a> {
             keys: rope,
         }
     }
+}
+
+/// What the positions of queries and those of keys have in common.
+enum Shared<'a> {
+    /// Neither are turned.
+    Nothing,
+    /// Both are turned by the same positions.
+    Positions(&'a Rope),
+    /// They are turned by different positions, or only one of them is.
+    Apart,
 }
 
 /// How products become heads.
@@ -137,8 +146,11 @@ impl Qkv<'_> {
         };
         let v = repeat_heads(&v, of.kv_heads, times)?;
         // A GPU that has both to do reads and writes less where it does them to repeated keys, in one pass with queries.
-        let turns = rotation.same().flatten();
-        let both = norms.is_some() && turns.is_some_and(|rope| rope.joins(of.head).is_some());
+        let joins = match rotation.shared() {
+            Shared::Positions(rope) => rope.joins(of.head).is_some(),
+            Shared::Nothing | Shared::Apart => false,
+        };
+        let both = norms.is_some() && joins;
         if times > 1 && both && !q.device().is_cpu() {
             k = repeat_heads(&k, of.kv_heads, times)?;
         }
@@ -280,11 +292,10 @@ impl Attention {
         norms: (&RmsNorm, &RmsNorm),
         rotation: Rotation<'_>,
     ) -> Result<Option<[Tensor; 2]>> {
-        let Some(rope) = rotation.same() else {
-            return Ok(None);
-        };
-        let Some(rope) = rope else {
-            return Ok(Some(join_pair([q, k], norms, self.heads, None)?));
+        let rope = match rotation.shared() {
+            Shared::Apart => return Ok(None),
+            Shared::Nothing => return Ok(Some(join_pair([q, k], norms, self.heads, None)?)),
+            Shared::Positions(rope) => rope,
         };
         // Where heads have angles of their own, each is a token.
         let Some(by_head) = rope.of_heads(self.heads)? else {
