@@ -121,7 +121,7 @@ impl TextBoxes {
     }
 
     /// Says in the log where a network does not look at them.
-    pub(crate) fn warn_of(&self, network: &dyn BaseModel) {
+    pub(crate) fn warn_of(network: &dyn BaseModel) {
         let point = HookPoint::Own(AttentionPoint::After);
         if !network.hook_points().grants(&BlockKind::LEVELS, point) {
             let name = network.name();

@@ -101,7 +101,7 @@ impl Node for PerturbedAttentionGuidance {
         let mut model = self.model;
         let guidance = PerturbedAttention { scale: self.scale };
         model.warn_of("PerturbedAttentionGuidance", |hooks| {
-            guidance.install(hooks)
+            guidance.install(hooks);
         });
         model.patches.post_cfg.push(Arc::new(guidance));
         model.patches.keep_uncond = true;

@@ -424,8 +424,8 @@ impl Guided {
                 let control = control.and_then(|value| value.downcast::<Control>());
                 let boxes = cond.options.get("gligen");
                 let boxes = boxes.and_then(|value| value.downcast::<TextBoxes>());
-                if let Some(boxes) = boxes {
-                    boxes.warn_of(&*ready.network);
+                if boxes.is_some() {
+                    TextBoxes::warn_of(&*ready.network);
                 }
                 let steering = control.map(Control::handles).unwrap_or_default();
                 for handle in steering.into_iter().chain(boxes.map(TextBoxes::handle)) {

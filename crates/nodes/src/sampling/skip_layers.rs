@@ -25,7 +25,7 @@ fn skipped(model: &Model, double: &str, single: &str, range: (f64, f64)) -> Skip
         end_sigma: model.sampling.percent_to_sigma(range.1),
     };
     model.warn_of("SkipLayerGuidance", |hooks| {
-        *hooks = skipped.installed(hooks)
+        *hooks = skipped.installed(hooks);
     });
     skipped
 }
