@@ -43,9 +43,10 @@ impl Address {
     /// Reads `http[s]://HOST[:PORT][/PATH]`; without a scheme it is plain.
     fn read(url: &str) -> anyhow::Result<Self> {
         let wrong = || format!("{url} is not an address: it should be like http://127.0.0.1:8188");
-        let whole = match url.contains("://") {
-            true => url.to_owned(),
-            false => format!("http://{url}"),
+        let whole = if url.contains("://") {
+            url.to_owned()
+        } else {
+            format!("http://{url}")
         };
         let uri: Uri = whole.parse().ok().with_context(wrong)?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
