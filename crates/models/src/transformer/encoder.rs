@@ -32,7 +32,7 @@ pub struct EncoderLayers<'a> {
     pub scales: Option<[&'a str; 2]>,
 }
 
-/// See the [module](self).
+/// A block of an encoder: see the head of this file.
 pub struct EncoderBlock {
     attention: Attention,
     mlp: Mlp,

@@ -27,7 +27,7 @@ pub struct SandwichLayers<'a> {
     pub modulation: Option<(&'a str, usize)>,
 }
 
-/// See the [module](self).
+/// A block with norms on both sides: see the head of this file.
 pub struct SandwichBlock {
     attention: Attention,
     mlp: Mlp,
