@@ -155,7 +155,7 @@ fn begins(server: &Server, id: &str) {
 }
 
 /// How long what does not ask the share may take while it is silent.
-const UNAFFECTED: Duration = Duration::from_secs(1);
+const UNAFFECTED: Duration = Duration::from_secs(5);
 
 /// Has something done in time.
 #[track_caller]
