@@ -340,18 +340,10 @@ fn a_share_that_does_not_even_say_what_it_has() {
     begins(case.server(), &second);
     thread::park_timeout(Duration::from_millis(300));
     questions_are_answered(case.server());
-    // More prompts with files there are taken, as many as there are threads for sockets and more; others are, too.
-    for seed in 3..8 {
-        at_once("a prompt", || case.server().queue(&prompt(seed), None));
-    }
-    let other = fresco_tests::workflow::picture(7, "other");
-    let other = at_once("another prompt", || case.server().queue(&other, None));
-    questions_are_answered(case.server());
     interrupt(case.server(), &second);
     case.room.end(&second);
     case.nothing_stays();
     case.share.mend();
-    case.room.end(&other);
     case.works_again();
 }
 
