@@ -181,8 +181,6 @@ fn questions_are_answered(server: &Server) {
         "/object_info/KSampler",
         "/object_info",
         "/models",
-        "/models/loras",
-        "/embeddings",
         "/settings",
         "/users",
         "/view?filename=none.png",
