@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Linear, SlotGroup};
 use fresco_tensor::weights::{Recast, with_fp8_products};
 use fresco_tensor::{
-    Device, Dtype, Stored, Tensor, WeightFile, open_weights, safetensors, weight_traffic,
+    Buffer, Device, Dtype, Stored, Tensor, WeightFile, open_weights, safetensors, weight_traffic,
 };
 use tempfile::TempDir;
 
@@ -44,7 +44,7 @@ fn values(most: f32) -> Tensor {
     for value in [0.0, 1e-9, 3e-5, 6e-8, f32::MIN_POSITIVE / 8.0, most] {
         put(value);
     }
-    Tensor::from_vec([ROWS, COLUMNS], values).unwrap()
+    Tensor::from_buffer([ROWS, COLUMNS], Buffer::copied(&values).unwrap()).unwrap()
 }
 
 /// A file with these values in a format.
