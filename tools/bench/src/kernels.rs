@@ -1,4 +1,4 @@
-//! The products of SD1.5 at 512x512 on this machine, against the best library measured (COST in docs/measurements.md)
+//! The products of SD1.5 at 512x512 on this machine, against the best library measured (`docs/measurements-history.md`)
 //! and against what the vector units can do at most.
 
 use std::hint::black_box;
