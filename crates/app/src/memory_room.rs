@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use fresco_cluster::content::{ClusterModels, neutral_view};
 use fresco_engine as engine;
-use fresco_engine::placement::{JobNeeds, ModelNeed, WorkerView};
+use fresco_engine::placement::{JobNeeds, ModelNeed, NeedKey, WorkerView};
 use fresco_engine::{LiveRegistry, MemoryRoom};
 use fresco_files::Folders;
 use fresco_graph::{Map, lock};
@@ -130,7 +130,7 @@ impl MemoryRoom for Room {
         });
         let files = files.unwrap_or_default();
         let models = files.into_iter().map(|(files, bytes)| ModelNeed {
-            key: crate::workers::model_key(&files),
+            key: NeedKey::files(&files),
             bytes,
         });
         JobNeeds::new(models.collect(), crate::workers::named_devices(prompt))

@@ -1,9 +1,8 @@
 //! Several workers in one process: which devices each has, and what is told about them when jobs are handed out.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use fresco_engine::placement::{Resident, WorkerView};
+use fresco_engine::placement::{NeedKey, Resident, WorkerView};
 use fresco_engine::{EventSink, ExecutorConfig, WorkerConfig, WorkerKind};
 use fresco_graph::Map;
 use fresco_memory::{EventNumbers, ModelRegistry, Policy, Registries, WorkerModels};
@@ -125,12 +124,6 @@ pub(crate) fn workers(
     Ok((executor, workers))
 }
 
-/// What says that two loads are of the same weights: their files.
-pub(crate) fn model_key(files: &[PathBuf]) -> Arc<str> {
-    let names: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
-    names.join("\n").into()
-}
-
 /// Devices that inputs of a prompt name.
 pub(crate) fn named_devices(prompt: &Map) -> Vec<Arc<str>> {
     let accelerators: Vec<String> = Device::all().iter().skip(1).map(Device::name).collect();
@@ -164,7 +157,7 @@ pub(crate) fn view(registry: &ModelRegistry) -> WorkerView {
     let resident = snapshot.models.iter().map(|model| {
         let there: u64 = model.residency.iter().map(|(_, bytes)| bytes).sum();
         Resident {
-            key: model_key(&model.files),
+            key: NeedKey::files(&model.files),
             // What waits in main memory is there too: copying it takes no time that counts.
             bytes: there.max(model.host_bytes),
             kept: matches!(model.policy, Policy::Keep | Policy::Pin),

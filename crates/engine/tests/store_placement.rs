@@ -7,7 +7,7 @@ mod store_support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fresco_engine::placement::{JobNeeds, ModelNeed, Resident, WorkerView};
+use fresco_engine::placement::{JobNeeds, ModelNeed, NeedKey, Resident, WorkerView};
 use fresco_engine::store::*;
 use fresco_graph::map;
 use store_support::*;
@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_millis(30);
 
 fn needs(model: &str) -> JobNeeds {
     let models = (!model.is_empty()).then(|| ModelNeed {
-        key: model.into(),
+        key: NeedKey::class(model),
         bytes: 4 << 30,
     });
     JobNeeds::new(models.into_iter().collect(), Vec::new())
@@ -31,7 +31,7 @@ fn put_for(store: &JobStore, id: &str, client: &str, model: &str, priority: Prio
 
 fn view(models: &[&str]) -> Option<Arc<WorkerView>> {
     let resident = models.iter().map(|key| Resident {
-        key: (*key).into(),
+        key: NeedKey::class(key),
         bytes: 4 << 30,
         kept: false,
     });

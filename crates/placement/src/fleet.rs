@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_set};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{JobNeeds, ModelNeed, WorkerView};
+use crate::{JobNeeds, ModelNeed, NeedKey, WorkerView};
 
 /// What is weighed against what.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,7 +107,7 @@ pub struct Fleet {
 }
 
 /// Workers by what they have.
-type Holding = BTreeMap<Arc<str>, BTreeSet<usize>>;
+type Holding = BTreeMap<NeedKey, BTreeSet<usize>>;
 
 fn enlist(holding: &mut Holding, view: &WorkerView, seat: usize) {
     for one in view.resident() {
@@ -376,7 +376,7 @@ impl Fleet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lacking {
     pub worker: Arc<str>,
-    pub keys: Vec<Arc<str>>,
+    pub keys: Vec<NeedKey>,
 }
 
 #[cfg(test)]
@@ -388,7 +388,7 @@ mod tests {
 
     fn needs(models: &[&str]) -> JobNeeds {
         let model = |name: &&str| ModelNeed {
-            key: (*name).into(),
+            key: NeedKey::model("", name),
             bytes: 4 * GB,
         };
         JobNeeds::new(models.iter().map(model).collect(), Vec::new())
@@ -400,7 +400,7 @@ mod tests {
 
     fn view(name: &str, models: &[&str]) -> WorkerView {
         let resident = models.iter().map(|key| Resident {
-            key: key.trim_start_matches('!').into(),
+            key: NeedKey::model("", key.trim_start_matches('!')),
             bytes: 4 * GB,
             kept: key.starts_with('!'),
         });
@@ -555,7 +555,7 @@ mod tests {
     fn models_that_a_worker_has_not_are_left_to_others() {
         let mut fleet = Fleet::default();
         let has = |keys: &[&str]| {
-            let keys = keys.iter().map(|key| Arc::from(*key)).collect();
+            let keys = keys.iter().map(|key| NeedKey::model("", key)).collect();
             Arc::new(view("x", &[]).with_inventory(Inventory::new(keys)))
         };
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
@@ -572,7 +572,7 @@ mod tests {
         assert_eq!(place(&fleet), nothing);
         let lacking = |worker: &Arc<str>| Lacking {
             worker: worker.clone(),
-            keys: vec!["b".into()],
+            keys: vec![NeedKey::model("", "b")],
         };
         assert_eq!(fleet.lacking(&wants), Some(vec![lacking(&one)]));
         fleet.asks(&two, &has(&["a", "b"]), at(0));
@@ -592,13 +592,13 @@ mod tests {
     fn what_has_no_bytes_is_at_hand_or_not() {
         let mut fleet = Fleet::default();
         let class = |name: &str| ModelNeed {
-            key: name.into(),
+            key: NeedKey::class(name),
             bytes: 0,
         };
-        let wants = JobNeeds::new(vec![class("class:X")], Vec::new());
+        let wants = JobNeeds::new(vec![class("X")], Vec::new());
         let (one, two): (Arc<str>, Arc<str>) = ("one".into(), "two".into());
-        let plain = Inventory::new(vec!["class:Y".into()]);
-        let with = Inventory::new(vec!["class:X".into()]);
+        let plain = Inventory::new(vec![NeedKey::class("Y")]);
+        let with = Inventory::new(vec![NeedKey::class("X")]);
         fleet.asks(
             &one,
             &Arc::new(view("one", &[]).with_inventory(plain)),

@@ -15,10 +15,12 @@
 
 mod fleet;
 mod free;
+mod key;
 mod queue;
 
 pub use fleet::{Choice, Fleet, Lacking, Rules, WaitingJob};
 pub use free::{FreeNote, FreeRequest};
+pub use key::NeedKey;
 pub use queue::{FairQueue, InLine};
 
 use std::sync::Arc;
@@ -37,8 +39,7 @@ pub struct JobNeeds {
 /// Weights of one job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModelNeed {
-    /// What says that two are the same: a file, or its content.
-    pub key: Arc<str>,
+    pub key: NeedKey,
     pub bytes: u64,
 }
 
@@ -95,20 +96,20 @@ impl From<ViewMessage> for WorkerView {
 /// Keys of the models, and of whatever else jobs need, that a worker has at hand. Clones share it: it is long, and views are
 /// made for every job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Inventory(Arc<[Arc<str>]>);
+pub struct Inventory(Arc<[NeedKey]>);
 
 impl Inventory {
-    pub fn new(mut keys: Vec<Arc<str>>) -> Self {
+    pub fn new(mut keys: Vec<NeedKey>) -> Self {
         keys.sort();
         keys.dedup();
         Self(keys.into())
     }
 
-    pub fn has(&self, key: &str) -> bool {
-        self.0.binary_search_by(|one| (**one).cmp(key)).is_ok()
+    pub fn has(&self, key: &NeedKey) -> bool {
+        self.0.binary_search(key).is_ok()
     }
 
-    pub fn keys(&self) -> &[Arc<str>] {
+    pub fn keys(&self) -> &[NeedKey] {
         &self.0
     }
 }
@@ -116,7 +117,7 @@ impl Inventory {
 /// Weights in a worker's memory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Resident {
-    pub key: Arc<str>,
+    pub key: NeedKey,
     pub bytes: u64,
     /// Somebody wants them to stay: they make no room for others.
     pub kept: bool,
@@ -167,7 +168,7 @@ impl WorkerView {
     }
 
     /// Keys of what a job needs and this worker cannot load.
-    fn lacks<'a>(&self, needs: &'a JobNeeds) -> impl Iterator<Item = &'a Arc<str>> {
+    fn lacks<'a>(&self, needs: &'a JobNeeds) -> impl Iterator<Item = &'a NeedKey> {
         let keys = needs.models.iter().map(|model| &model.key);
         keys.filter(|key| self.inventory.as_ref().is_some_and(|have| !have.has(key)))
     }
@@ -176,8 +177,8 @@ impl WorkerView {
         &self.resident
     }
 
-    fn find(&self, key: &str) -> Option<&Resident> {
-        let at = self.resident.binary_search_by(|one| (*one.key).cmp(key));
+    fn find(&self, key: &NeedKey) -> Option<&Resident> {
+        let at = self.resident.binary_search_by(|one| one.key.cmp(key));
         at.ok().map(|at| &self.resident[at])
     }
 

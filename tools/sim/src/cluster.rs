@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fresco_placement::{
-    Choice, FairQueue, Fleet, JobNeeds, ModelNeed, Resident, Rules, WaitingJob, WorkerView,
+    Choice, FairQueue, Fleet, JobNeeds, ModelNeed, NeedKey, Resident, Rules, WaitingJob, WorkerView,
 };
 
 /// What is simulated.
@@ -177,7 +177,7 @@ impl World {
         let model_names = named("model", scenario.models);
         let needs = model_names.iter().map(|key| {
             let need = ModelNeed {
-                key: key.clone(),
+                key: NeedKey::Class(key.clone()),
                 bytes: MODEL_BYTES,
             };
             JobNeeds::new(vec![need], Vec::new())
@@ -256,7 +256,7 @@ impl World {
     fn becomes_idle(&mut self, worker: usize) {
         let name = &self.names[worker];
         let resident = self.workers[worker].models.iter().map(|model| Resident {
-            key: self.model_names[*model].clone(),
+            key: NeedKey::Class(self.model_names[*model].clone()),
             bytes: MODEL_BYTES,
             kept: false,
         });

@@ -1,10 +1,10 @@
 //! What the workers of a cluster have, joined: for the lists that clients see, and for who may run what.
 //!
-//! Models are called `model:FOLDER/NAME` and node classes `class:ID`, whatever the paths of a machine are. A model is the same by
+//! Models are called by folder and name, whatever the paths of a machine are. A model is the same by
 //! its name; if the front has a file of that name too, and both contents are known and differ, the worker does not have it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use fresco_files::Folders;
@@ -12,7 +12,7 @@ use fresco_files::folders::{
     Elsewhere, MODEL_EXTENSIONS, canonical_type, common_name, split_extension,
 };
 use fresco_graph::{Declared, Map, NodeRegistry, Value, lock};
-use fresco_placement::{Inventory, JobNeeds, ModelNeed, Resident, WorkerView};
+use fresco_placement::{Inventory, JobNeeds, ModelNeed, NeedKey, Resident, WorkerView};
 
 use super::catalogue::ModelEntry;
 use crate::objects::ContentHash;
@@ -23,12 +23,8 @@ const INDEX: &str = "model_index.json";
 const LONGEST: usize = 1024;
 
 /// The key of a model in needs, views and inventories.
-pub fn model_key(folder: &str, name: &str) -> Arc<str> {
-    format!("model:{}/{}", canonical_type(folder), common_name(name)).into()
-}
-
-fn class_key(class: &str) -> Arc<str> {
-    format!("class:{class}").into()
+pub fn model_key(folder: &str, name: &str) -> NeedKey {
+    NeedKey::model(canonical_type(folder), &common_name(name))
 }
 
 /// What is known of one file of one machine.
@@ -38,13 +34,13 @@ struct Has {
     hash: Option<ContentHash>,
 }
 
-type ByKey = BTreeMap<Arc<str>, Has>;
+type ByKey = BTreeMap<NeedKey, Has>;
 
 #[derive(Debug)]
 struct WorkerHas {
     entries: Arc<Vec<ModelEntry>>,
     models: ByKey,
-    classes: Vec<Arc<str>>,
+    classes: Vec<NeedKey>,
     inventory: Inventory,
 }
 
@@ -91,7 +87,7 @@ fn differ(own: Option<&Has>, has: &Has) -> bool {
     known.is_some_and(|(own, theirs)| own != theirs)
 }
 
-fn inventory(own: &ByKey, models: &ByKey, classes: &[Arc<str>]) -> Inventory {
+fn inventory(own: &ByKey, models: &ByKey, classes: &[NeedKey]) -> Inventory {
     let models = models.iter();
     let same = models.filter(|(key, has)| !differ(own.get(*key), has));
     let keys = same.map(|(key, _)| key.clone());
@@ -120,7 +116,7 @@ impl ClusterModels {
     /// What this machine itself can run, for workers of its own.
     pub fn own_inventory(&self, classes: impl IntoIterator<Item = Arc<str>>) -> Inventory {
         let state = lock(&self.state);
-        let classes = classes.into_iter().map(|class| class_key(&class));
+        let classes = classes.into_iter().map(NeedKey::Class);
         Inventory::new(state.own.keys().cloned().chain(classes).collect())
     }
 
@@ -132,9 +128,9 @@ impl ClusterModels {
         classes: impl IntoIterator<Item = Arc<str>>,
     ) {
         let models = by_key(&entries);
-        let classes: Vec<Arc<str>> = classes.into_iter().map(|c| class_key(&c)).collect();
+        let classes: Vec<NeedKey> = classes.into_iter().map(NeedKey::Class).collect();
         let mut state = lock(&self.state);
-        let other: Vec<&Arc<str>> = models
+        let other: Vec<&NeedKey> = models
             .iter()
             .filter(|(key, has)| differ(state.own.get(*key), has))
             .map(|(key, _)| key)
@@ -142,8 +138,7 @@ impl ClusterModels {
         for key in other.iter().take(10) {
             tracing::warn!(
                 worker = %name,
-                "has a different file {} than this machine; prompts that name it do not go there",
-                key.trim_start_matches("model:")
+                "has a different file {key} than this machine; prompts that name it do not go there"
             );
         }
         let worker = WorkerHas {
@@ -188,12 +183,12 @@ impl ClusterModels {
     /// What a prompt needs from its worker: the models that its inputs name and the classes of its nodes.
     pub fn needs(&self, prompt: &Map, registry: &NodeRegistry, devices: Vec<Arc<str>>) -> JobNeeds {
         let state = lock(&self.state);
-        let mut needs: BTreeMap<Arc<str>, u64> = BTreeMap::new();
+        let mut needs: BTreeMap<NeedKey, u64> = BTreeMap::new();
         for node in prompt.values() {
             let Some(id) = node.get("class_type").and_then(Value::as_str) else {
                 continue;
             };
-            needs.insert(class_key(id), 0);
+            needs.insert(NeedKey::class(id), 0);
             let inputs = node.get("inputs").and_then(Value::as_map);
             let (Some(inputs), Some(class)) = (inputs, registry.get(id)) else {
                 continue;
@@ -227,7 +222,7 @@ impl State {
         std::iter::once(&self.own).chain(workers)
     }
 
-    fn size(&self, key: &str) -> u64 {
+    fn size(&self, key: &NeedKey) -> u64 {
         self.machines()
             .filter_map(|models| models.get(key))
             .map(|has| has.size)
@@ -235,12 +230,12 @@ impl State {
             .unwrap_or(0)
     }
 
-    fn is_known(&self, key: &str) -> bool {
+    fn is_known(&self, key: &NeedKey) -> bool {
         self.machines().any(|models| models.contains_key(key))
     }
 
     /// An autoencoder is a file, an approximation of one file or of two halves, or nothing at all.
-    fn autoencoder(&self, name: &str) -> Vec<Arc<str>> {
+    fn autoencoder(&self, name: &str) -> Vec<NeedKey> {
         let file = model_key("vae", name);
         let small = model_key("vae_approx", name);
         if self.is_known(&small) && !self.is_known(&file) {
@@ -250,14 +245,15 @@ impl State {
             return vec![file];
         }
         let half = |which: &str| {
-            let start = format!("model:vae_approx/{name}_{which}.");
+            let start = format!("{name}_{which}.");
             let of = |models: &ByKey| {
-                let mut after = models.range::<str, _>((
-                    std::ops::Bound::Included(start.as_str()),
-                    std::ops::Bound::Unbounded,
-                ));
-                let found = after.next().map(|(key, _)| key.clone());
-                found.filter(|key| key.starts_with(start.as_str()))
+                let first = NeedKey::model("vae_approx", &start);
+                let (key, _) = models.range(first..).next()?;
+                let NeedKey::Model { folder, name } = key else {
+                    return None;
+                };
+                let found = &**folder == "vae_approx" && name.starts_with(&start);
+                found.then(|| key.clone())
             };
             self.machines().find_map(of)
         };
@@ -268,39 +264,37 @@ impl State {
     }
 
     /// A model of this name in whichever folder.
-    fn anywhere(&self, name: &str) -> Option<Arc<str>> {
+    fn anywhere(&self, name: &str) -> Option<NeedKey> {
         let extension = split_extension(name).1.to_lowercase();
         let like = MODEL_EXTENSIONS.contains(&extension.as_str()) || extension == ".gguf";
         if name.len() > LONGEST || !like {
             return None;
         }
-        let end = format!("/{}", common_name(name));
+        let wanted = common_name(name);
         let of = |models: &ByKey| {
             let mut keys = models.keys();
-            let found = keys.find(|key| {
-                let folder = key.strip_suffix(end.as_str());
-                folder.is_some_and(|folder| !folder.contains('/'))
-            });
+            let found =
+                keys.find(|key| matches!(key, NeedKey::Model { name, .. } if **name == *wanted));
             found.cloned()
         };
         self.machines().find_map(of)
     }
 }
 
-/// A worker's view with its weights under the names that all machines know. Views of this process have them by path, of several
-/// files with a line for each.
+/// A worker's view with its weights under the names that all machines know. Views of this process have them by path.
 pub fn neutral_view(view: &WorkerView, folders: &Folders) -> WorkerView {
     let roots = folders.all_roots();
     let mut resident = Vec::new();
     for one in view.resident() {
-        let files: Vec<(Arc<str>, u64)> = one
-            .key
-            .lines()
-            .map(|path| {
-                let size = std::fs::metadata(path).map_or(0, |data| data.len());
-                (neutral_key(path, &roots), size)
-            })
-            .collect();
+        let NeedKey::Files(paths) = &one.key else {
+            resident.push(one.clone());
+            continue;
+        };
+        let of = |path: &PathBuf| {
+            let size = std::fs::metadata(path).map_or(0, |data| data.len());
+            (neutral_key(path, &roots), size)
+        };
+        let files: Vec<(NeedKey, u64)> = paths.iter().map(of).collect();
         let total: u64 = files.iter().map(|(_, size)| size).sum();
         let count = files.len().max(1) as u64;
         for (key, size) in files {
@@ -320,8 +314,7 @@ pub fn neutral_view(view: &WorkerView, folders: &Folders) -> WorkerView {
     view.with_resident(resident)
 }
 
-fn neutral_key(path: &str, roots: &[(String, Vec<std::path::PathBuf>)]) -> Arc<str> {
-    let path = Path::new(path);
+fn neutral_key(path: &Path, roots: &[(String, Vec<PathBuf>)]) -> NeedKey {
     for (folder, roots) in roots {
         for root in roots {
             if let Ok(rest) = path.strip_prefix(root)
@@ -331,7 +324,7 @@ fn neutral_key(path: &str, roots: &[(String, Vec<std::path::PathBuf>)]) -> Arc<s
             }
         }
     }
-    path.to_string_lossy().into()
+    NeedKey::files(&[path.to_owned()])
 }
 
 #[cfg(test)]
@@ -387,7 +380,12 @@ mod tests {
 
     fn keys(models: &ClusterModels, worker: &str) -> String {
         let inventory = models.inventory(worker).unwrap();
-        inventory.keys().join(" ")
+        shown(inventory.keys())
+    }
+
+    fn shown(keys: &[NeedKey]) -> String {
+        let all: Vec<String> = keys.iter().map(ToString::to_string).collect();
+        all.join(" ")
     }
 
     #[test]
@@ -401,21 +399,15 @@ mod tests {
         );
         models.set_worker(&b, entries("loras/x.pt=2 vae/v.pt=3"), []);
         assert_eq!(folders.list("loras").unwrap()[..], ["x.pt", "y.pt"]);
-        assert_eq!(
-            keys(&models, "a"),
-            "class:Load model:loras/x.pt model:loras/y.pt"
-        );
-        assert_eq!(keys(&models, "b"), "model:loras/x.pt model:vae/v.pt");
+        assert_eq!(keys(&models, "a"), "the node Load loras/x.pt loras/y.pt");
+        assert_eq!(keys(&models, "b"), "loras/x.pt vae/v.pt");
         // This machine knows what is meant by x and y.
         models.set_own(&entries("loras/x.pt=1 loras/y.pt=9"));
+        assert_eq!(keys(&models, "a"), "the node Load loras/x.pt loras/y.pt");
+        assert_eq!(keys(&models, "b"), "vae/v.pt");
         assert_eq!(
-            keys(&models, "a"),
-            "class:Load model:loras/x.pt model:loras/y.pt"
-        );
-        assert_eq!(keys(&models, "b"), "model:vae/v.pt");
-        assert_eq!(
-            models.own_inventory([Arc::from("X")]).keys().join(" "),
-            "class:X model:loras/x.pt model:loras/y.pt"
+            shown(models.own_inventory([Arc::from("X")]).keys()),
+            "the node X loras/x.pt loras/y.pt"
         );
         models.remove_worker("a");
         assert_eq!(folders.list("loras").unwrap()[..], ["x.pt"]);
@@ -435,9 +427,9 @@ mod tests {
             let prompt = map! {"1" => node, "2" => other};
             let needs = models.needs(&prompt, &registry(), Vec::new());
             let found = needs.models().iter();
-            let found = found.filter(|need| need.key.starts_with("model:"));
-            let text = |need: &ModelNeed| format!("{}={}", &need.key[6..], need.bytes);
-            assert_eq!(&*needs.models()[0].key, "class:Load");
+            let found = found.filter(|need| matches!(need.key, NeedKey::Model { .. }));
+            let text = |need: &ModelNeed| format!("{}={}", need.key, need.bytes);
+            assert_eq!(needs.models()[0].key, NeedKey::class("Load"));
             found.map(text).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(needs("s/l.pt", "v.pt"), "loras/s/l.pt=10 vae/v.pt=10");
@@ -460,8 +452,11 @@ mod tests {
             "diffusers/d/model_index.json=1 diffusers/d/unet/m.safetensors=2 diffusers/dd/x.json=3";
         models.set_worker(&"a".into(), entries(has), []);
         assert_eq!(folders.model_folders("diffusers"), ["d"]);
-        assert!(keys(&models, "a").contains("model:diffusers/d "));
-        assert_eq!(lock(&models.state).size("model:diffusers/d"), 20);
+        assert!(keys(&models, "a").contains("diffusers/d "));
+        assert_eq!(
+            lock(&models.state).size(&NeedKey::model("diffusers", "d")),
+            20
+        );
     }
 
     #[test]
@@ -473,22 +468,23 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, vec![0; size]).unwrap();
         }
-        let path = |file: &str| models.join(file).to_string_lossy().into_owned();
-        let key = format!("{}\n{}", path("clip/a.pt"), path("text_encoders/b.pt"));
-        let one = |key: &str, bytes, kept| Resident {
-            key: key.into(),
+        let key = NeedKey::files(&[models.join("clip/a.pt"), models.join("text_encoders/b.pt")]);
+        let one = |key: &NeedKey, bytes, kept| Resident {
+            key: key.clone(),
             bytes,
             kept,
         };
-        let resident = vec![one(&key, 400, true), one("/elsewhere/c.pt", 5, false)];
+        let elsewhere = NeedKey::files(&["/elsewhere/c.pt".into()]);
+        let encoder = |name: &str| NeedKey::model("text_encoders", name);
+        let resident = vec![one(&key, 400, true), one(&elsewhere, 5, false)];
         let view = WorkerView::new(resident, vec!["sim:0".into()], 7);
         let neutral = neutral_view(&view, &folders);
         assert_eq!(
             neutral.resident(),
             [
-                one("/elsewhere/c.pt", 5, false),
-                one("model:text_encoders/a.pt", 300, true),
-                one("model:text_encoders/b.pt", 100, true),
+                one(&encoder("a.pt"), 300, true),
+                one(&encoder("b.pt"), 100, true),
+                one(&elsewhere, 5, false),
             ]
         );
         assert_eq!((neutral.room(), neutral.devices().len()), (7, 1));

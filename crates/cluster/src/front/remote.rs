@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fresco_engine::placement::{JobNeeds, ModelNeed, WorkerView};
+use fresco_engine::placement::{JobNeeds, ModelNeed, NeedKey, WorkerView};
 use fresco_engine::{
     Engine, Event, EventKind, EventSink, Failure, FreeReport, FreeRequest, JobEnd, JobOutcome,
     RoomReport, RunControl, RunJob, Worker, WorkerSnapshot,
@@ -58,7 +58,7 @@ fn lost(why: impl Into<String>) -> JobOutcome {
 
 /// A model, and not a class of nodes.
 fn is_model(need: &ModelNeed) -> bool {
-    need.key.starts_with("model:")
+    matches!(need.key, NeedKey::Model { .. })
 }
 
 /// Does something that may take long, while the lease on its job goes on.
@@ -167,7 +167,9 @@ impl RemoteWorker {
     /// The models that a job needs and that this machine has too, as they are now.
     fn own_models(&self, needs: &JobNeeds) -> Vec<ModelEntry> {
         let own = |need: &ModelNeed| {
-            let (folder, name) = need.key.strip_prefix("model:")?.split_once('/')?;
+            let NeedKey::Model { folder, name } = &need.key else {
+                return None;
+            };
             match self.front.catalogue.content(folder, name) {
                 Ok(entry) => entry,
                 Err(error) => {

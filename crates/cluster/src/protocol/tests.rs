@@ -1,4 +1,4 @@
-use fresco_engine::placement::{Resident, WorkerView};
+use fresco_engine::placement::{NeedKey, Resident, WorkerView};
 use fresco_engine::{
     EventKind, Failure, FreeRequest, JobEnd, JobOutcome, NodeIds, NodeProgress, NodeState, RunJob,
 };
@@ -46,7 +46,7 @@ fn entry() -> ModelEntry {
 
 fn alive() -> Alive {
     let resident = vec![Resident {
-        key: "model:vae/a".into(),
+        key: NeedKey::model("vae", "a"),
         bytes: 7,
         kept: true,
     }];

@@ -36,16 +36,11 @@ const MOST_TOLD: usize = 10_000;
 /// Names in one reason.
 const NAMED: usize = 5;
 
-/// What is lacking, in words. Keys are `model:FOLDER/NAME` and `class:NAME`; what else there is stands for itself.
+/// What is lacking, in words.
 fn reason(lacking: &[Lacking]) -> Arc<str> {
     if lacking.is_empty() {
         return "there is no worker now".into();
     }
-    let name = |key: &Arc<str>| match key.split_once(':') {
-        Some(("model", name)) => name.to_owned(),
-        Some(("class", name)) => format!("the node {name}"),
-        _ => key.to_string(),
-    };
     let shorten = |mut names: Vec<String>, what: &str| {
         let more = names.len().saturating_sub(NAMED);
         names.truncate(NAMED);
@@ -55,7 +50,7 @@ fn reason(lacking: &[Lacking]) -> Arc<str> {
         names
     };
     let worker = |one: &Lacking| {
-        let names = shorten(one.keys.iter().map(name).collect(), "");
+        let names = shorten(one.keys.iter().map(ToString::to_string).collect(), "");
         format!("{} lacks {}", one.worker, names.join(", "))
     };
     let workers = shorten(lacking.iter().map(worker).collect(), " workers");
@@ -396,30 +391,25 @@ impl StoreThread {
 
 #[cfg(test)]
 mod tests {
+    use fresco_placement::NeedKey;
+
     use super::*;
 
     #[test]
     fn reasons_name_workers_and_what_they_lack() {
-        let lacking = |worker: &str, keys: &[&str]| Lacking {
+        let lacking = |worker: &str, keys: Vec<NeedKey>| Lacking {
             worker: worker.into(),
-            keys: keys.iter().map(|key| Arc::from(*key)).collect(),
+            keys,
         };
+        let vae = |name: &str| NeedKey::model("vae", name);
         assert_eq!(&*reason(&[]), "there is no worker now");
         assert_eq!(
             &*reason(&[
-                lacking("a", &["class:X", "model:loras/s/l.pt"]),
                 lacking(
-                    "b",
-                    &[
-                        "model:vae/1",
-                        "model:vae/2",
-                        "model:vae/3",
-                        "model:vae/4",
-                        "model:vae/5",
-                        "/x",
-                        "y"
-                    ]
+                    "a",
+                    vec![NeedKey::class("X"), NeedKey::model("loras", "s/l.pt")]
                 ),
+                lacking("b", ["1", "2", "3", "4", "5", "6", "7"].map(vae).to_vec()),
             ]),
             "no worker has all that it needs: a lacks the node X, loras/s/l.pt; b lacks vae/1, vae/2, vae/3, vae/4, vae/5, 2 more"
         );

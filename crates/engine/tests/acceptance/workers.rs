@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use fresco_engine::placement::{JobNeeds, ModelNeed, Resident, WorkerView};
+use fresco_engine::placement::{JobNeeds, ModelNeed, NeedKey, Resident, WorkerView};
 use fresco_engine::store::StorePath;
 use fresco_engine::*;
 use fresco_graph::{Map, NodeRegistry};
@@ -105,14 +105,14 @@ impl MemoryRoom for OwnRoom {
             .into_iter()
             .filter(|key| prompt.contains_key(*key));
         let models = named.map(|key| ModelNeed {
-            key: key.into(),
+            key: NeedKey::class(key),
             bytes: 1 << 30,
         });
         JobNeeds::new(models.collect(), Vec::new())
     }
     fn view(&self) -> WorkerView {
         let resident = Resident {
-            key: self.model.into(),
+            key: NeedKey::class(self.model),
             bytes: 1 << 30,
             kept: false,
         };
