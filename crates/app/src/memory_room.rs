@@ -196,7 +196,7 @@ impl MemoryRoom for Room {
             running: running.map(Into::into),
         };
         match self.carry_out(command)? {
-            MemoryAnswer::Freed(report) => Some(Arc::new(report)),
+            MemoryAnswer::Freed(report) => Some((&report).into()),
             _ => None,
         }
     }

@@ -12,8 +12,8 @@ use fresco_cluster::content::{Catalogue, Transfer};
 use fresco_cluster::{Broker, MemoryRequests, WorkerParts, WorkerProcess, WorkerSink};
 use fresco_engine::store::JobStore;
 use fresco_engine::{Engine, EngineConfig, EventSink, WorkerConfig};
-use fresco_graph::{PromptLimits, Value};
-use fresco_memory::{MemoryCommand, Refusal, Registries};
+use fresco_graph::PromptLimits;
+use fresco_memory::{MemoryAnswer, MemoryCommand, Refusal, Registries};
 
 use crate::assembly::Assembly;
 use crate::cli::{DirArgs, WorkerTaskArgs};
@@ -208,16 +208,12 @@ struct Memory {
 }
 
 impl MemoryRequests for Memory {
-    fn carry_out(&self, command: &MemoryCommand) -> Result<Value, Refusal> {
-        let answer = fresco_server::answer_memory(&self.models, command);
+    fn carry_out(&self, command: &MemoryCommand) -> Result<MemoryAnswer, Refusal> {
+        let answer = self.models.carry_out(command);
         if command.changes() {
             self.engine.memory_changed();
         }
         answer
-    }
-
-    fn report(&self, room: &fresco_engine::RoomReport) -> Option<Value> {
-        fresco_server::room_report(room)
     }
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`alive`] | workers and fronts to all fronts: signs of life |
 //! | [`control`] | front to worker: requests about itself, its memory and its models, with their answers |
+//! | [`memory`] | what memory rooms answer, also to clients of the API |
 //! | [`models`] | the part of [`control`] about model files, which the command line uses too |
 //! | [`jobs`] | front to worker: a job; worker to front: what becomes of it |
 //! | [`fronts`] | front to front: questions about queues and histories, with their answers |
@@ -17,6 +18,7 @@ pub mod control;
 pub mod former;
 pub mod fronts;
 pub mod jobs;
+pub mod memory;
 pub mod models;
 
 use std::fmt;

@@ -19,10 +19,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fresco_engine::store::Passer;
-use fresco_engine::{Engine, RoomReport, now_ms};
+use fresco_engine::{Engine, now_ms};
 use fresco_files::Folders;
-use fresco_graph::Value;
-use fresco_memory::{MemoryCommand, Refusal};
+use fresco_memory::{MemoryAnswer, MemoryCommand, Refusal};
 
 use crate::connection::{Broker, BrokerError, Heard, Subscription, is_word};
 use crate::content::sync::ModelServer;
@@ -68,12 +67,7 @@ pub struct WorkerParts {
 /// Requests that the memory room answers.
 pub trait MemoryRequests: Send + Sync {
     /// May take its time.
-    fn carry_out(&self, command: &MemoryCommand) -> Result<Value, Refusal>;
-
-    /// What became of the models, in the words of those who freed them, as another machine can read it.
-    fn report(&self, _room: &RoomReport) -> Option<Value> {
-        None
-    }
+    fn carry_out(&self, command: &MemoryCommand) -> Result<MemoryAnswer, Refusal>;
 }
 
 /// What the threads share.
@@ -335,7 +329,8 @@ impl Shared {
             WorkerRequest::Free(request) => Ok(WorkerAnswer::Freed(self.free(request))),
             WorkerRequest::Describe => Ok(WorkerAnswer::Description(self.describe())),
             WorkerRequest::Memory(command) => {
-                Ok(WorkerAnswer::Memory(self.memory.carry_out(&command)))
+                let answer = self.memory.carry_out(&command);
+                Ok(WorkerAnswer::Memory(answer.map(Into::into)))
             }
             WorkerRequest::Models(request) => self.models.answer(request).map(WorkerAnswer::Models),
         }
@@ -359,11 +354,10 @@ impl Shared {
         let Some(report) = reports.first() else {
             return FreedMemory::default();
         };
-        let room = report.models.as_ref();
         FreedMemory {
             done: true,
             cache_reset: report.cache_reset,
-            room: room.and_then(|room| self.memory.report(room)),
+            room: report.models.clone(),
             ram_before: report.ram_before,
             ram_after: report.ram_after,
         }

@@ -30,10 +30,10 @@ pub use engine::{
 pub use event::*;
 pub use executor::Executor;
 pub use feeder::{MakeWorker, RunningPrompt};
-pub use fresco_placement::{FreeNote, FreeRequest};
+pub use fresco_placement::{FreeNote, FreeRequest, RoomReport};
 pub use job::{JobEnd, JobOutcome, RunControl, RunJob};
 pub use live_registry::LiveRegistry;
-pub use memory::{Admission, Arriving, FreeReport, MemoryRoom, NoModels, RoomReport, Unload};
+pub use memory::{Admission, Arriving, FreeReport, MemoryRoom, NoModels, Unload};
 pub use messages::{failure_data, now_ms};
 pub use progress::ProgressRegistry;
 pub use reply::{Reply, Sender, reply};

@@ -8,10 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fresco_graph::Map;
-use fresco_placement::{FreeNote, FreeRequest, JobNeeds, WorkerView};
-
-/// What the memory room says about something it did, in its own words. The engine hands it on to those who know them.
-pub type RoomReport = Arc<dyn Any + Send + Sync>;
+use fresco_placement::{FreeNote, FreeRequest, JobNeeds, RoomReport, WorkerView};
 
 /// Implemented by the memory room; the engine never touches a model. All calls are thread-safe; those about prompts come
 /// from the thread that runs them.

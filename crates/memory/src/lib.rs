@@ -55,6 +55,7 @@ pub use open::{HandleOptions, Opened};
 pub use placement::{Order, Shrunk, Split, shrink, shrink_in, split, split_in};
 pub use reason::{NodePlace, Reason, Wish};
 pub use registry::ModelRegistry;
+pub use report::device_bytes;
 pub use rooms::{Registries, WorkerModels};
 pub use settings::{HostMemory, Probes, Settings, host_memory, resident_set};
 pub use types::*;

@@ -17,11 +17,13 @@ mod fleet;
 mod free;
 mod key;
 mod queue;
+mod report;
 
 pub use fleet::{Choice, Fleet, Lacking, Rules, WaitingJob};
 pub use free::{FreeNote, FreeRequest};
 pub use key::NeedKey;
 pub use queue::{FairQueue, InLine};
+pub use report::{DeviceBytes, FreedModel, PlannedStep, RoomReport, StepAction};
 
 use std::sync::Arc;
 

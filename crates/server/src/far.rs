@@ -1,18 +1,20 @@
-//! Memory of workers on other machines: both ends of the requests that ask for it.
-//!
-//! A front passes on what is about one such worker (`?worker=NAME`), and adds all of them to what `GET /memory` shows. The worker's end is
-//! [`answer_memory`], over its own memory room.
+//! Memory of workers on other machines: what is about one such worker (`?worker=NAME`) is passed on to it, and all of them are added to what
+//! `GET /memory` shows.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fresco_cluster::protocol::control::{WorkerAnswer, WorkerRequest};
+use fresco_cluster::protocol::memory::{
+    EventList, EventState, LoadPlanState, MemoryReply, MemoryWorker, OfWorker, OverviewState,
+};
 use fresco_cluster::{Front, WorkerFacts};
+use fresco_engine::placement::PlannedStep;
 use fresco_graph::{Map, Value, map};
-use fresco_memory::{MemoryCommand, Refusal, Registries};
+use fresco_memory::{MemoryCommand, Refusal};
+use indexmap::IndexMap;
 
 use crate::error::{ApiError, Code};
-use crate::memory_json as wire;
 use crate::request::Request;
 use crate::route::blocking;
 
@@ -23,24 +25,20 @@ const RECENT: usize = 50;
 /// Everything that a worker has.
 pub(crate) const OVERVIEW: MemoryCommand = MemoryCommand::Overview { recent: RECENT };
 
-/// A worker's answer about its memory, as the API shows it; the error is its room's refusal.
-type Answered = Result<Value, Refusal>;
+/// Why an answer is not used that belongs to another question.
+pub(crate) const OTHER_ANSWER: &str = "it answers something else than what was asked";
+
+/// A worker's answer about its memory; the error is its room's refusal.
+type Answered = Result<MemoryReply, Refusal>;
 
 /// Has a worker carry a command out; an error says why it does not answer. Waits: not for threads that serve sockets.
 fn carry_out(front: &Front, worker: &str, command: &MemoryCommand) -> Result<Answered, String> {
     let request = WorkerRequest::Memory(command.clone());
     match front.ask(worker, &request, PATIENCE) {
         Ok(WorkerAnswer::Memory(answer)) => Ok(answer),
-        Ok(_) => Err("it answers something else than what was asked".to_owned()),
+        Ok(_) => Err(OTHER_ANSWER.to_owned()),
         Err(error) => Err(error.to_string()),
     }
-}
-
-/// A worker's answer to a command of a front.
-pub fn answer_memory(memory: &Registries, command: &MemoryCommand) -> Answered {
-    memory
-        .carry_out(command)
-        .map(|answer| wire::answer(&answer))
 }
 
 /// The worker on another machine that a request is about.
@@ -70,55 +68,35 @@ pub(crate) async fn ask(
 }
 
 /// Adds what the workers on other machines have to an overview. One that does not answer is named with what is known of it.
-pub(crate) async fn add_to_overview(request: &Request, whole: &mut Value) -> Result<(), ApiError> {
-    let Some(asked) = ask_all(request, &OVERVIEW).await? else {
-        return Ok(());
-    };
-    let Value::Map(whole) = whole else {
-        return Ok(());
-    };
-    let whole = Arc::make_mut(whole);
-    let mut names: Vec<Value> = Vec::new();
-    for (worker, answer) in asked {
-        let mut entry = map! {"worker" => &worker.name, "state" => worker.state.as_str()};
-        match answer {
-            Ok(Ok(answer)) => {
-                for list in ["devices", "models", "decisions"] {
-                    append(whole, list, &answer, &worker.name);
-                }
-            }
-            Ok(Err(refusal)) => {
-                entry.insert("error".into(), refusal.to_string().into());
-            }
-            Err(why) => {
-                entry.insert("error".into(), why.into());
-            }
-        }
-        names.push(entry.into());
-    }
-    if let Some(Value::List(decisions)) = whole.get_mut("decisions") {
-        in_time(Arc::make_mut(decisions), RECENT);
-    }
-    whole.insert("workers".into(), names.into());
-    Ok(())
-}
-
-/// Adds a list of all workers' overviews to the same list of this process.
-pub(crate) async fn add_list(
+pub(crate) async fn add_to_overview(
     request: &Request,
-    list: &'static str,
-    own: Value,
-) -> Result<Value, ApiError> {
-    let Some(asked) = ask_all(request, &OVERVIEW).await? else {
-        return Ok(own);
+    whole: &mut OverviewState,
+) -> Result<(), ApiError> {
+    let Some(answers) = ask_all(request, &OVERVIEW).await? else {
+        return Ok(());
     };
-    let mut whole = map! {list => own};
-    for (worker, answer) in asked {
-        if let Ok(Ok(answer)) = answer {
-            append(&mut whole, list, &answer, &worker.name);
-        }
+    let mut workers = Vec::new();
+    for (facts, answer) in answers {
+        let error = match answer {
+            Ok(Ok(MemoryReply::Overview(theirs))) => {
+                append(&mut whole.devices, theirs.devices, &facts.name);
+                append(&mut whole.models, theirs.models, &facts.name);
+                append(&mut whole.decisions, theirs.decisions, &facts.name);
+                None
+            }
+            Ok(Ok(_)) => Some(OTHER_ANSWER.to_owned()),
+            Ok(Err(refusal)) => Some(refusal.to_string()),
+            Err(why) => Some(why),
+        };
+        workers.push(MemoryWorker {
+            worker: facts.name,
+            state: facts.state,
+            error,
+        });
     }
-    Ok(whole.get(list).cloned().unwrap_or_default())
+    in_time(&mut whole.decisions, RECENT);
+    whole.workers = Some(workers);
+    Ok(())
 }
 
 /// Adds the events of all workers, in the order of their times; each says whose it is, and numbers are each worker's own.
@@ -126,71 +104,65 @@ pub(crate) async fn add_events(
     request: &Request,
     command: &MemoryCommand,
     limit: usize,
-    whole: &mut Map,
+    whole: &mut EventList,
 ) -> Result<(), ApiError> {
-    let Some(asked) = ask_all(request, command).await? else {
+    let Some(answers) = ask_all(request, command).await? else {
         return Ok(());
     };
-    let number = |value: &Value| value.get("last_seq").and_then(Value::as_int);
-    let mut last = whole.get("last_seq").and_then(Value::as_int).unwrap_or(0);
-    let mut numbers = Map::new();
-    for (worker, answer) in asked {
-        let Ok(Ok(answer)) = answer else { continue };
-        append(whole, "events", &answer, &worker.name);
-        if let Some(seq) = number(&answer) {
-            last = last.max(seq);
-            numbers.insert(worker.name.clone(), Value::Int(seq));
+    let mut numbers = IndexMap::new();
+    for (facts, answer) in answers {
+        if let Ok(Ok(MemoryReply::Events(theirs))) = answer {
+            append(&mut whole.events, theirs.events, &facts.name);
+            whole.last_seq = whole.last_seq.max(theirs.last_seq);
+            numbers.insert(facts.name, theirs.last_seq);
         }
     }
-    if let Some(Value::List(events)) = whole.get_mut("events") {
-        in_time(Arc::make_mut(events), limit);
-    }
-    whole.insert("last_seq".into(), Value::Int(last));
-    whole.insert("last_seqs".into(), numbers.into());
+    in_time(&mut whole.events, limit);
+    whole.last_seqs = Some(numbers);
     Ok(())
 }
 
-/// Adds what all workers would do.
+/// Adds what all workers would do, or says what the one would that the request names.
 pub(crate) async fn add_plans(
     request: &Request,
     command: &MemoryCommand,
-    own: Value,
-) -> Result<Value, ApiError> {
-    let mut whole = map! {"plan" => own};
+    mut plan: Vec<PlannedStep>,
+) -> Result<Vec<PlannedStep>, ApiError> {
     if let Some((_, worker)) = named(request) {
-        if let Some(Ok(answer)) = ask(request, command).await? {
-            whole.insert("plan".into(), Vec::<Value>::new().into());
-            append(&mut whole, "plan", &answer, &worker);
+        if let Some(Ok(MemoryReply::FreePlan(steps))) = ask(request, command).await? {
+            append(&mut plan, steps, &worker);
         }
-    } else if let Some(asked) = ask_all(request, command).await? {
-        for (worker, answer) in asked {
-            if let Ok(Ok(answer)) = answer {
-                append(&mut whole, "plan", &answer, &worker.name);
-            }
+        return Ok(plan);
+    }
+    for (facts, answer) in ask_all(request, command).await?.unwrap_or_default() {
+        if let Ok(Ok(MemoryReply::FreePlan(steps))) = answer {
+            append(&mut plan, steps, &facts.name);
         }
     }
-    Ok(whole.get("plan").cloned().unwrap_or_default())
+    Ok(plan)
 }
 
 /// How a load would go at the worker that a request names, or at the first that can have it; none where nobody elsewhere can.
 pub(crate) async fn load_plan(
     request: &Request,
     command: &MemoryCommand,
-) -> Result<Option<Value>, ApiError> {
-    let with_worker = |mut plan: Value, worker: &Arc<str>| {
-        if let Value::Map(map) = &mut plan {
-            Arc::make_mut(map).insert("worker".into(), worker.into());
-        }
-        plan
-    };
-    if let Some((_, worker)) = named(request) {
+) -> Result<Option<LoadPlanState>, ApiError> {
+    let answers: Vec<(Arc<str>, Answered)> = if let Some((_, worker)) = named(request) {
         let answer = ask(request, command).await?;
-        return Ok(answer.and_then(Result::ok).map(|p| with_worker(p, &worker)));
-    }
-    let asked = ask_all(request, command).await?.unwrap_or_default();
-    let mut plans = asked
-        .into_iter()
-        .filter_map(|(worker, answer)| Some(with_worker(answer.ok()?.ok()?, &worker.name)));
+        answer.map(|answer| (worker, answer)).into_iter().collect()
+    } else {
+        let all = ask_all(request, command).await?.unwrap_or_default();
+        let all = all.into_iter();
+        all.filter_map(|(facts, answer)| Some((facts.name, answer.ok()?)))
+            .collect()
+    };
+    let mut plans = answers.into_iter().filter_map(|(worker, answer)| {
+        let Ok(MemoryReply::LoadPlan(mut plan)) = answer else {
+            return None;
+        };
+        plan.set_worker(&worker);
+        Some(*plan)
+    });
     Ok(plans.next())
 }
 
@@ -199,42 +171,37 @@ pub(crate) async fn at_its_worker(
     request: &Request,
     command: &MemoryCommand,
 ) -> Result<Answered, ApiError> {
-    let asked = ask_all(request, command).await?.unwrap_or_default();
+    let answers = ask_all(request, command).await?.unwrap_or_default();
     let mut why = Refusal::Unknown;
-    let mut best: Option<(i128, Value)> = None;
-    for (worker, answer) in asked {
-        let mut answer = match answer {
-            Ok(Ok(answer)) => answer,
+    let mut best: Option<(u64, MemoryReply)> = None;
+    for (facts, answer) in answers {
+        let mut reply = match answer {
+            Ok(Ok(reply)) => reply,
             Err(_) | Ok(Err(Refusal::Unknown)) => continue,
             Ok(Err(other)) => {
                 why = other;
                 continue;
             }
         };
-        let places = answer.get("residency").and_then(Value::as_map);
-        let there = places.into_iter().flatten();
-        let there: i128 = there.filter_map(|(_, bytes)| bytes.as_int()).sum();
-        if let Value::Map(map) = &mut answer {
-            Arc::make_mut(map).insert("worker".into(), (&worker.name).into());
-        }
-        if best.as_ref().is_none_or(|(most, _)| there > *most) {
-            best = Some((there, answer));
+        let model = match &mut reply {
+            MemoryReply::Model(detail) => Some(&mut detail.model),
+            MemoryReply::Policy(model) => Some(&mut **model),
+            _ => None,
+        };
+        let resident = model.map_or(0, |model| {
+            model.set_worker(&facts.name);
+            model.resident_bytes()
+        });
+        if best.as_ref().is_none_or(|(most, _)| resident > *most) {
+            best = Some((resident, reply));
         }
     }
-    Ok(best.map(|(_, answer)| answer).ok_or(why))
-}
-
-/// Names of the devices that workers have.
-pub(crate) async fn devices(request: &Request) -> Result<Vec<String>, ApiError> {
-    let devices = add_list(request, "devices", Vec::<Value>::new().into()).await?;
-    let devices = devices.as_list().unwrap_or_default().iter();
-    let name = |device: &Value| Some(device.get("device")?.as_str()?.to_owned());
-    Ok(devices.filter_map(name).collect())
+    Ok(best.map(|(_, reply)| reply).ok_or(why))
 }
 
 /// Oldest first, the newest of too many.
-fn in_time(events: &mut Vec<Value>, most: usize) {
-    events.sort_by_key(|event| event.get("time").and_then(Value::as_int).unwrap_or(0));
+fn in_time(events: &mut Vec<EventState>, most: usize) {
+    events.sort_by_key(|event| event.time);
     let surplus = events.len().saturating_sub(most);
     events.drain(..surplus);
 }
@@ -271,12 +238,12 @@ async fn ask_all(request: &Request, command: &MemoryCommand) -> Result<Option<As
 }
 
 /// Adds a worker's items to a list.
-fn append(whole: &mut Map, list: &str, answer: &Value, worker: &Arc<str>) {
-    let items = answer.get(list).and_then(Value::as_list);
-    let own = whole.get(list).and_then(Value::as_list);
-    let mut all = own.unwrap_or_default().to_vec();
-    all.extend(wire::of_worker(items.unwrap_or_default(), worker));
-    whole.insert(list.into(), all.into());
+fn append<T: OfWorker>(whole: &mut Vec<T>, items: Vec<T>, worker: &Arc<str>) {
+    let named = items.into_iter().map(|mut item| {
+        item.set_worker(worker);
+        item
+    });
+    whole.extend(named);
 }
 
 /// The cluster in `/system_stats`; nothing where there is none.

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use bytes::{BufMut, Bytes, BytesMut};
 use fresco_engine::{Event, EventKind, Failure, NodeIds, NodeProgress, NodeState, failure_data};
 use fresco_graph::{Preview, PreviewFormat, Value, json, map};
+use serde::Serialize;
+
+use crate::response::wire_text;
 
 /// Who gets a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +143,15 @@ pub(crate) fn text_frame(kind: &str, data: &Value) -> String {
     let mut out = String::with_capacity(128);
     begin(&mut out, kind);
     json::write(&mut out, data, json::WIRE);
+    out.push('}');
+    out
+}
+
+/// The same with data of a wire type.
+pub(crate) fn typed_frame<T: Serialize>(kind: &str, data: &T) -> String {
+    let mut out = String::with_capacity(128);
+    begin(&mut out, kind);
+    out.push_str(&wire_text(data));
     out.push('}');
     out
 }

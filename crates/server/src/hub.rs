@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 
 use axum::extract::ws::{Message, Utf8Bytes};
 use bytes::Bytes;
+use fresco_cluster::protocol::memory::EventState;
 use fresco_engine::{Event, EventKind, EventSink, NodeIds, NodeProgress, ProgressRegistry};
 use fresco_graph::{Preview, PreviewFormat, Value, lock};
 use indexmap::IndexMap;
+use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -21,7 +23,7 @@ use crate::answers::{Answer, Answers};
 use crate::config::Limits;
 use crate::frames::{self, Target};
 use crate::job_log::{JobLogs, JobView};
-use crate::memory_json;
+use crate::memory_json::DowngradeEvent;
 use crate::metrics::Metrics;
 use crate::outbox::{Class, Frame, Outbox};
 
@@ -489,27 +491,27 @@ impl Hub {
 
     /// The memory room did or decided something.
     pub fn memory_event(&self, event: &fresco_memory::Event) {
-        self.memory(&self.lock(), || memory_json::event(event));
+        self.memory(&self.lock(), || EventState::from(event));
     }
 
     /// To everyone who asked for events of the memory room.
-    fn memory(&self, state: &State, data: impl FnOnce() -> Value) {
+    fn memory<T: Serialize>(&self, state: &State, data: impl FnOnce() -> T) {
         self.to_those(state, Socket::memory_events, "memory_event", data);
     }
 
     /// To everyone who asked for events of a kind. Written once, and only if somebody did.
-    fn to_those(
+    fn to_those<T: Serialize>(
         &self,
         state: &State,
         asked: fn(&Socket) -> bool,
         kind: &str,
-        data: impl FnOnce() -> Value,
+        data: impl FnOnce() -> T,
     ) {
         let mut data = Some(data);
         let mut frame: Option<Utf8Bytes> = None;
         for socket in state.sockets.values().filter(|s| asked(s)) {
             if let Some(data) = data.take() {
-                frame = Some(frames::text_frame(kind, &data()).into());
+                frame = Some(frames::typed_frame(kind, &data()).into());
             }
             if let Some(text) = &frame {
                 let message = Message::Text(text.clone());
@@ -622,13 +624,13 @@ impl EventSink for Hub {
             }
             EventKind::Queue { paused } => {
                 self.to_those(state, Socket::fresco_events, "fresco_queue", || {
-                    fresco_graph::map! {"paused" => *paused}.into()
+                    Value::from(fresco_graph::map! {"paused" => *paused})
                 });
                 return;
             }
             EventKind::Downgraded { message } => {
                 self.memory(state, || {
-                    memory_json::downgraded(event.prompt_id.as_ref(), message)
+                    DowngradeEvent::new(event.prompt_id.as_ref(), message)
                 });
                 return;
             }

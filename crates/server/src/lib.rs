@@ -72,12 +72,11 @@ use fresco_memory::Registries;
 
 pub use config::{Config, FrontEnd, Limits, Templates, Versions};
 pub use error::{ApiError, Code};
-pub use far::answer_memory;
 pub use fronts::answer_front;
 pub use guard::COOKIE;
 pub use hub::Hub;
 pub use logs::{LogEntry, LogRing};
-pub use memory_json::{event_line, room_report};
+pub use memory_json::event_line;
 pub use metrics::Metrics;
 pub use pack_host::{NoPacks, Packs};
 pub use request::encode_segment;

@@ -5,13 +5,17 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use fresco_cluster::protocol::memory::{MemoryReply, OverviewState, Removal};
 use fresco_engine::FreeRequest;
-use fresco_graph::{Map, Value, json, map};
+use fresco_engine::placement::PlannedStep;
+use fresco_graph::{Map, Value, json};
 use fresco_memory::{MemoryCommand, Policy, Refusal, Registries};
+
+use serde::Serialize;
 
 use crate::error::{ApiError, Code};
 use crate::far::{self, OVERVIEW};
-use crate::memory_json as wire;
+use crate::memory_json::FreeAnswer;
 use crate::memory_load::load_query;
 use crate::request::Request;
 use crate::response;
@@ -21,6 +25,31 @@ use crate::route::{Answer, blocking};
 const MOST_EVENTS: usize = 10_000;
 /// A policy that is none: drop it now, and say so if that is not possible.
 const RELEASE_NOW: &str = "release_now";
+
+/// What a memory room answers to one kind of command; anything else is its mistake.
+macro_rules! reply_of {
+    ($answer:expr, $kind:path) => {
+        match $answer {
+            $kind(reply) => Ok(reply),
+            _ => Err(ApiError::trouble(far::OTHER_ANSWER)),
+        }
+    };
+}
+
+/// What freeing would do.
+#[derive(Serialize)]
+struct FreePlanAnswer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dry_run: Option<bool>,
+    plan: Vec<PlannedStep>,
+}
+
+#[derive(Serialize)]
+struct RemovalAnswer {
+    weights_id: String,
+    #[serde(flatten)]
+    removal: Removal,
+}
 
 /// Why the memory room does not do it, with the model's name.
 fn refused(refusal: Refusal, id: &str) -> ApiError {
@@ -66,7 +95,7 @@ fn workers(request: &Request) -> Result<Registries, ApiError> {
 async fn carry_out_here(
     request: &Request,
     command: &MemoryCommand,
-) -> Result<Result<Value, Refusal>, ApiError> {
+) -> Result<Result<MemoryReply, Refusal>, ApiError> {
     let (memory, command) = (workers(request)?, command.clone());
     let engine = request.app.engine.clone();
     blocking(move || {
@@ -74,13 +103,17 @@ async fn carry_out_here(
         if command.changes() {
             engine.memory_changed();
         }
-        answer.map(|answer| wire::answer(&answer))
+        answer.map(MemoryReply::from)
     })
     .await
 }
 
 /// Has a command about a model carried out where the model is: at the worker that the request names, here, or elsewhere.
-async fn carry_out(request: &Request, id: &str, command: MemoryCommand) -> Result<Value, ApiError> {
+async fn carry_out(
+    request: &Request,
+    id: &str,
+    command: MemoryCommand,
+) -> Result<MemoryReply, ApiError> {
     let answer = match far::ask(request, &command).await? {
         Some(answer) => answer,
         None => match carry_out_here(request, &command).await? {
@@ -95,7 +128,7 @@ async fn carry_out(request: &Request, id: &str, command: MemoryCommand) -> Resul
 async fn carry_out_at_one(
     request: &Request,
     command: &MemoryCommand,
-) -> Result<(Value, bool), ApiError> {
+) -> Result<(MemoryReply, bool), ApiError> {
     let (answer, here) = match far::ask(request, command).await? {
         Some(answer) => (answer, false),
         None => (carry_out_here(request, command).await?, true),
@@ -113,8 +146,10 @@ pub(crate) async fn free(mut request: Request) -> Answer {
     let engine = request.app.engine.clone();
     if flag("dry_run") {
         let plan = free_plan(&request, implied(wanted)).await?;
-        let answer = map! {"dry_run" => true, "plan" => plan};
-        return Ok(response::json(&answer.into()));
+        return Ok(response::typed(&FreePlanAnswer {
+            dry_run: Some(true),
+            plan,
+        }));
     }
     let packs = request.app.packs.clone();
     blocking(move || packs.shrink()).await?;
@@ -126,21 +161,21 @@ pub(crate) async fn free(mut request: Request) -> Answer {
             let stopping = || ApiError::coded(Code::Stopping, "nothing was freed");
             reports.push(report.ok_or_else(stopping)?);
         }
-        return Ok(response::json(&wire::reports(&reports)));
+        return Ok(response::typed(&FreeAnswer::new(&reports)));
     }
     blocking(move || engine.free(wanted)).await?;
     Ok(response::empty())
 }
 
 /// What all workers would do, or the one that is named.
-async fn free_plan(request: &Request, wanted: FreeRequest) -> Result<Value, ApiError> {
+async fn free_plan(request: &Request, wanted: FreeRequest) -> Result<Vec<PlannedStep>, ApiError> {
     let command = MemoryCommand::PlanFree(wanted);
     let own = if far::named(request).is_some() {
-        Value::Null
+        Vec::new()
     } else {
         let answer = carry_out_here(request, &command).await?;
         let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
-        answer.get("plan").cloned().unwrap_or_default()
+        reply_of!(answer, MemoryReply::FreePlan)?
     };
     far::add_plans(request, &command, own).await
 }
@@ -204,19 +239,13 @@ async fn known_devices(
     let Some(wanted) = wanted.filter(|w| !w.is_empty()) else {
         return Ok(());
     };
-    let (overview, here) = carry_out_at_one(request, &OVERVIEW).await?;
-    let devices = overview.get("devices").and_then(Value::as_list);
-    let name = |device: &Value| Some(device.get("device")?.as_str()?.to_owned());
-    let devices = devices.unwrap_or_default().iter();
-    let mut names: Vec<String> = devices.filter_map(name).collect();
-    if here {
-        for device in far::devices(request).await? {
-            if !names.contains(&device) {
-                names.push(device);
-            }
+    let devices = overview(request).await?.devices;
+    let mut known: Vec<&str> = Vec::new();
+    for device in &devices {
+        if !known.contains(&&*device.device) {
+            known.push(&device.device);
         }
     }
-    let known: Vec<&str> = names.iter().map(String::as_str).collect();
     match wanted.iter().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => {
@@ -231,31 +260,27 @@ async fn known_devices(
 
 /// `GET /memory`.
 pub(crate) async fn all(request: Request) -> Answer {
-    let (mut overview, here) = carry_out_at_one(&request, &OVERVIEW).await?;
-    if here {
-        far::add_to_overview(&request, &mut overview).await?;
-    }
-    Ok(response::json(&overview))
+    Ok(response::typed(&overview(&request).await?))
 }
 
 /// `GET /memory/devices`.
 pub(crate) async fn devices(request: Request) -> Answer {
-    list(&request, "devices").await
+    Ok(response::typed(&overview(&request).await?.devices))
 }
 
 /// `GET /memory/models`.
 pub(crate) async fn models(request: Request) -> Answer {
-    list(&request, "models").await
+    Ok(response::typed(&overview(&request).await?.models))
 }
 
-/// One list of the overview.
-async fn list(request: &Request, name: &'static str) -> Answer {
-    let (overview, here) = carry_out_at_one(request, &OVERVIEW).await?;
-    let mut list = overview.get(name).cloned().unwrap_or_default();
+/// Everything of the worker that the request names, or of all.
+async fn overview(request: &Request) -> Result<OverviewState, ApiError> {
+    let (answer, here) = carry_out_at_one(request, &OVERVIEW).await?;
+    let mut whole = *reply_of!(answer, MemoryReply::Overview)?;
     if here {
-        list = far::add_list(request, name, list).await?;
+        far::add_to_overview(request, &mut whole).await?;
     }
-    Ok(response::json(&list))
+    Ok(whole)
 }
 
 /// `GET /memory/models/{weights_id}`.
@@ -263,7 +288,7 @@ pub(crate) async fn model(request: Request) -> Answer {
     let id = request.param(0).to_owned();
     let command = MemoryCommand::Model { id: id.clone() };
     let model = carry_out(&request, &id, command).await?;
-    Ok(response::json(&model))
+    Ok(response::typed(&reply_of!(model, MemoryReply::Model)?))
 }
 
 /// `PATCH /memory/models/{weights_id}`.
@@ -282,7 +307,7 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
     let id = request.param(0).to_owned();
     if policy == RELEASE_NOW {
         let answer = carry_out(&request, &id, MemoryCommand::Release { id: id.clone() }).await?;
-        return Ok(removed(&id, &answer));
+        return Ok(removal(id, reply_of!(answer, MemoryReply::Removal)?));
     }
     let policy = Policy::parse(&policy).ok_or_else(|| {
         let known = Policy::SPELLINGS;
@@ -293,7 +318,7 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
         policy,
     };
     let model = carry_out(&request, &id, command).await?;
-    Ok(response::json(&model))
+    Ok(response::typed(&reply_of!(model, MemoryReply::Policy)?))
 }
 
 /// `DELETE /memory/models/{weights_id}`.
@@ -307,17 +332,19 @@ pub(crate) async fn remove(request: Request) -> Answer {
         force,
     };
     let answer = carry_out(&request, &id, command).await?;
-    Ok(removed(&id, &answer))
+    Ok(removal(id, reply_of!(answer, MemoryReply::Removal)?))
 }
 
-fn removed(id: &str, answer: &Value) -> axum::response::Response {
-    let word = answer.get("status").and_then(Value::as_str);
-    let word = word.unwrap_or("released");
-    let status = match word {
-        "deferred" => StatusCode::ACCEPTED,
-        _ => StatusCode::OK,
+fn removal(weights_id: String, removal: Removal) -> axum::response::Response {
+    let status = match removal {
+        Removal::Deferred => StatusCode::ACCEPTED,
+        Removal::Released => StatusCode::OK,
     };
-    response::json_status(status, &map! {"weights_id" => id, "status" => word}.into())
+    let answer = RemovalAnswer {
+        weights_id,
+        removal,
+    };
+    response::typed_status(status, &answer)
 }
 
 /// `GET /memory/events`.
@@ -345,18 +372,19 @@ pub(crate) async fn events(request: Request) -> Answer {
         kinds,
         limit,
     };
-    let (mut answer, here) = carry_out_at_one(&request, &command).await?;
-    if here && let Value::Map(map) = &mut answer {
-        far::add_events(&request, &command, limit, Arc::make_mut(map)).await?;
+    let (answer, here) = carry_out_at_one(&request, &command).await?;
+    let mut list = reply_of!(answer, MemoryReply::Events)?;
+    if here {
+        far::add_events(&request, &command, limit, &mut list).await?;
     }
-    Ok(response::json(&answer))
+    Ok(response::typed(&list))
 }
 
 /// `GET /memory/check`.
 pub(crate) async fn check(request: Request) -> Answer {
     let answer = carry_out_here(&request, &MemoryCommand::Check).await?;
     let answer = answer.map_err(|refusal| refused(refusal, "asked for"))?;
-    Ok(response::json(&answer))
+    Ok(response::typed(&reply_of!(answer, MemoryReply::Check)?))
 }
 
 /// `POST /memory/plan`.
@@ -373,7 +401,7 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
         if (!described || far::named(&request).is_some())
             && let Some(plan) = far::load_plan(&request, &command).await?
         {
-            return Ok(response::json(&plan));
+            return Ok(response::typed(&plan));
         }
         if !described {
             let named = compute.as_ref().map(std::slice::from_ref);
@@ -381,7 +409,7 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
         }
         let plan = carry_out_here(&request, &command).await?;
         let plan = plan.map_err(|refusal| refused(refusal, &id))?;
-        return Ok(response::json(&plan));
+        return Ok(response::typed(&reply_of!(plan, MemoryReply::LoadPlan)?));
     }
     let asks = ["unload_models", "free_memory"].map(|name| body.contains_key(name));
     match body.get("trigger").map(Value::as_str) {
@@ -402,5 +430,8 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
     wanted.force |= body.get("trigger").and_then(Value::as_str) == Some("force");
     known_devices(&request, wanted.devices.as_deref(), code).await?;
     let plan = free_plan(&request, wanted).await?;
-    Ok(response::json(&map! {"plan" => plan}.into()))
+    Ok(response::typed(&FreePlanAnswer {
+        dry_run: None,
+        plan,
+    }))
 }

@@ -1,9 +1,12 @@
 //! Answers in the few forms the API has.
 
+use std::io::{self, Write};
+
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use fresco_graph::{Value, json};
+use serde::Serialize;
 
 use crate::request::encode_segment;
 
@@ -18,6 +21,36 @@ pub(crate) fn json(value: &Value) -> Response {
 
 pub(crate) fn json_status(status: StatusCode, value: &Value) -> Response {
     bytes(status, JSON, json::to_string(value))
+}
+
+/// Writes numbers as [`json::to_string`] does.
+struct WireNumbers;
+
+impl serde_json::ser::Formatter for WireNumbers {
+    fn write_f64<W: Write + ?Sized>(&mut self, to: &mut W, number: f64) -> io::Result<()> {
+        to.write_all(json::float_text(number).as_bytes())
+    }
+}
+
+/// Text of a wire type. What is written are own types, whose keys are texts: it does not fail.
+pub(crate) fn wire_text<T: Serialize>(message: &T) -> String {
+    let mut text = Vec::with_capacity(128);
+    let mut to = serde_json::Serializer::with_formatter(&mut text, WireNumbers);
+    let written = message.serialize(&mut to).map_err(|e| e.to_string());
+    let written = written.and_then(|()| String::from_utf8(text).map_err(|e| e.to_string()));
+    written.unwrap_or_else(|error| {
+        tracing::error!("an answer cannot be written: {error}");
+        "null".to_owned()
+    })
+}
+
+/// 200 with a wire type.
+pub(crate) fn typed<T: Serialize>(message: &T) -> Response {
+    typed_status(StatusCode::OK, message)
+}
+
+pub(crate) fn typed_status<T: Serialize>(status: StatusCode, message: &T) -> Response {
+    bytes(status, JSON, wire_text(message))
 }
 
 /// 200 with text that is JSON already.

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use fresco_engine::placement::{DeviceBytes, StepAction};
 use fresco_engine::{FreeRequest, Unload};
 use fresco_memory::{
     BoxError, ContentKey, HandleOptions, Need, Policy, PolicySource, Settings, Unit, VramState,
@@ -127,16 +128,12 @@ fn requests_reach_the_registry() {
         respect: true,
         ..unload.clone()
     };
-    let free = |request: &FreeRequest| {
-        let report = room.free(request, None).unwrap();
-        let report = report.downcast::<fresco_memory::FreeReport>();
-        Arc::unwrap_or_clone(report.unwrap())
-    };
-    let there = |place: &str| vec![(place.to_owned(), 10 << 20)];
+    let free = |request: &FreeRequest| room.free(request, None).unwrap();
+    let there = |place: &str| DeviceBytes::from([(place.into(), 10 << 20)]);
     let kept = free(&respectful);
-    assert!(kept.plan.steps.iter().all(|s| s.action.name() == "keep"));
+    assert!(kept.plan.iter().all(|s| s.action == StepAction::Keep));
     let report = free(&unload);
-    assert_eq!(report.models[0].weights, *handle.id());
+    assert_eq!(&*report.models[0].weights_id, handle.id().as_str());
     assert_eq!(report.models[0].before, there("sim:7102"));
     assert_eq!(report.models[0].after, there("cpu"));
     room.note_free(engine::FreeNote::Noop);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fresco_engine::placement::{JobNeeds, ModelNeed, NeedKey, WorkerView};
 use fresco_engine::{
     Engine, Event, EventKind, EventSink, Failure, FreeReport, FreeRequest, JobEnd, JobOutcome,
-    RoomReport, RunControl, RunJob, Worker, WorkerSnapshot,
+    RunControl, RunJob, Worker, WorkerSnapshot,
 };
 use fresco_graph::Value;
 
@@ -301,7 +301,7 @@ impl Worker for RemoteWorker {
         };
         match answer {
             Ok(WorkerAnswer::Freed(freed)) => {
-                report.models = freed.room.map(|room| Arc::new(room) as RoomReport);
+                report.models = freed.room.map(|room| room.of_worker(&self.link.name));
                 report.ram_before = freed.ram_before;
                 report.ram_after = freed.ram_after;
                 report.cache_reset = freed.cache_reset;

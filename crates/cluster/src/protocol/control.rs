@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use fresco_engine::FreeRequest;
-use fresco_graph::Value;
+use fresco_engine::{FreeRequest, RoomReport};
 use fresco_memory::{MemoryCommand, Refusal};
 use serde::{Deserialize, Serialize};
 
 use super::alive::TaskName;
+use super::memory::MemoryReply;
 use super::models::{ModelAnswer, ModelRequest};
 use crate::content::ModelEntry;
 
@@ -34,8 +34,8 @@ pub enum WorkerAnswer {
     Done,
     Freed(FreedMemory),
     Description(WorkerDescription),
-    /// As the API shows it, or why the memory room does not do it.
-    Memory(Result<Value, Refusal>),
+    /// The error: why the memory room does not do it.
+    Memory(Result<MemoryReply, Refusal>),
     Models(ModelAnswer),
 }
 
@@ -46,7 +46,7 @@ pub struct FreedMemory {
     pub done: bool,
     pub cache_reset: bool,
     /// What became of the models.
-    pub room: Option<Value>,
+    pub room: Option<RoomReport>,
     pub ram_before: Option<u64>,
     pub ram_after: Option<u64>,
 }

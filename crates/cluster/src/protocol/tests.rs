@@ -1,6 +1,9 @@
-use fresco_engine::placement::{NeedKey, Resident, WorkerView};
+use fresco_engine::placement::{
+    DeviceBytes, FreedModel, NeedKey, PlannedStep, Resident, StepAction, WorkerView,
+};
 use fresco_engine::{
-    EventKind, Failure, FreeRequest, JobEnd, JobOutcome, NodeIds, NodeProgress, NodeState, RunJob,
+    EventKind, Failure, FreeRequest, JobEnd, JobOutcome, NodeIds, NodeProgress, NodeState,
+    RoomReport, RunJob,
 };
 use fresco_graph::{Map, Preview, PreviewFormat, map};
 
@@ -14,9 +17,59 @@ use super::fronts::{FrontAnswer, FrontRequest};
 use super::jobs::{
     JobMessage, RunAnswer, RunEvent, RunMessage, RunOutcome, decode_picture, encode_picture,
 };
+use super::memory::{MemoryReply, ModelDetail, ModelState, Removal};
 use super::models::{CopyEnd, CopyProgress, ModelAnswer, ModelRequest, Wanted};
 use super::*;
 use crate::content::{FileRef, FolderObjects, ModelEntry};
+
+fn report() -> RoomReport {
+    RoomReport {
+        models: vec![FreedModel {
+            weights_id: "vae:a-1".into(),
+            before: [("cuda:0".into(), 7), ("cpu".into(), 0)].into(),
+            after: DeviceBytes::new(),
+            error: None,
+            worker: None,
+        }],
+        plan: vec![PlannedStep {
+            weights_id: "vae:a-1".into(),
+            device: Some("cuda:0".into()),
+            action: StepAction::Demote,
+            action_bytes: Some(7),
+            policy: "ttl:30".into(),
+            bytes: 7,
+            reason: "asked to go".into(),
+            worker: None,
+        }],
+    }
+}
+
+fn model() -> ModelDetail {
+    ModelDetail {
+        model: ModelState {
+            weights_id: "vae:a-1".into(),
+            content: vec!["/m/a".into()],
+            component: "vae".into(),
+            class: "vae".into(),
+            bytes_total: u64::MAX,
+            residency: [("cuda:0".into(), 7)].into(),
+            host_bytes: 0,
+            pinned_bytes: 0,
+            state: "partial".into(),
+            effective_policy: "auto".into(),
+            policy_source: "default".into(),
+            claims: Vec::new(),
+            leases: vec!["p".into()],
+            handles: Vec::new(),
+            last_used: Some(9),
+            demoted_by: None,
+            read_bytes: 1,
+            worker: None,
+        },
+        placement: Vec::new(),
+        units: Vec::new(),
+    }
+}
 
 fn task() -> TaskName {
     TaskName {
@@ -139,9 +192,14 @@ fn every_request_and_answer_travels_whole() {
         WorkerAnswer::Done,
         WorkerAnswer::Freed(FreedMemory {
             done: true,
+            room: Some(report()),
             ram_before: Some(5),
             ..FreedMemory::default()
         }),
+        WorkerAnswer::Memory(Ok(MemoryReply::Free(report()))),
+        WorkerAnswer::Memory(Ok(MemoryReply::FreePlan(report().plan))),
+        WorkerAnswer::Memory(Ok(MemoryReply::Model(Box::new(model())))),
+        WorkerAnswer::Memory(Ok(MemoryReply::Removal(Removal::Deferred))),
         WorkerAnswer::Description(WorkerDescription {
             classes: vec!["X".into()],
             models: vec![entry()],

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use fresco_engine::placement::FreedModel;
 use fresco_engine::store::StorePath;
 use fresco_engine::*;
 
@@ -84,7 +85,16 @@ impl MemoryRoom for Room {
             "room free {}{running} history {history}",
             shown(request)
         ));
-        Some(Arc::new("w left sim:0"))
+        Some(RoomReport {
+            models: vec![FreedModel {
+                weights_id: "w".into(),
+                before: [("sim:0".into(), 1)].into(),
+                after: [("cpu".into(), 1)].into(),
+                error: None,
+                worker: None,
+            }],
+            plan: Vec::new(),
+        })
     }
 
     fn note_free(&self, note: FreeNote<'_>) {
@@ -317,7 +327,7 @@ fn whoever_waits_gets_the_report() {
     let (rig, _) = rig();
     let report = freed(&rig, both()).unwrap();
     let said = report.models.as_ref().unwrap();
-    assert_eq!(said.downcast_ref(), Some(&"w left sim:0"));
+    assert_eq!(&*said.models[0].weights_id, "w");
     assert!(report.cache_reset && report.ram_before.is_some() && report.ram_after.is_some());
     let nothing = rig.engine.free_and_wait(FreeRequest::default());
     let nothing: Vec<_> = nothing.into_iter().map(Reply::wait).collect();

@@ -1,0 +1,535 @@
+//! What memory rooms answer: the same between processes and in answers of the API.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fresco_engine::RoomReport;
+use fresco_memory::{
+    ClaimReport, DeviceReport, Event, HandleReport, LoadPlan, MemoryAnswer, ModelReport, Origin,
+    Overview, Removed, Trigger, UnitReport, device_bytes,
+};
+use fresco_placement::{DeviceBytes, PlannedStep};
+use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
+
+/// Text that may be absent.
+type Text = Option<Arc<str>>;
+/// Milliseconds since 1970.
+type Millis = u64;
+
+/// What a [`fresco_memory::MemoryCommand`] gives back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryReply {
+    Overview(Box<OverviewState>),
+    Model(Box<ModelDetail>),
+    Events(EventList),
+    Check(BookCheck),
+    Policy(Box<ModelState>),
+    Removal(Removal),
+    Free(RoomReport),
+    FreePlan(Vec<PlannedStep>),
+    LoadPlan(Box<LoadPlanState>),
+    Done,
+}
+
+/// Something of a memory room that may be on another machine.
+pub trait OfWorker {
+    fn set_worker(&mut self, worker: &Arc<str>);
+}
+
+macro_rules! of_worker {
+    ($($name:ty),*) => {$(
+        impl OfWorker for $name {
+            fn set_worker(&mut self, worker: &Arc<str>) {
+                self.worker = Some(worker.clone());
+            }
+        }
+    )*};
+}
+
+of_worker!(
+    DeviceState,
+    ModelState,
+    EventState,
+    LoadPlanState,
+    PlannedStep
+);
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceState {
+    pub device: Arc<str>,
+    #[serde(rename = "type")]
+    pub kind: Arc<str>,
+    pub index: Option<u32>,
+    pub total: u64,
+    pub free: u64,
+    pub allocator_reserved: u64,
+    pub allocator_free: u64,
+    pub reserved: u64,
+    pub weights_resident: u64,
+    pub weights_buffer: u64,
+    pub pinned_host: u64,
+    pub peak: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Text,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Claimant {
+    pub client_id: Arc<str>,
+    pub node_id: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClaimState {
+    pub claimant: Claimant,
+    pub prompt_id: Arc<str>,
+    pub policy: Arc<str>,
+    pub source: Arc<str>,
+    pub at: Millis,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HandleState {
+    pub model_id: Arc<str>,
+    pub patch_version: u64,
+    pub patches: usize,
+    pub compute_device: Arc<str>,
+    pub on_the_fly: usize,
+    pub own: DeviceBytes,
+    pub placement: Text,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelState {
+    pub weights_id: Arc<str>,
+    /// Its files.
+    pub content: Vec<Arc<str>>,
+    pub component: Arc<str>,
+    pub class: Arc<str>,
+    pub bytes_total: u64,
+    pub residency: DeviceBytes,
+    pub host_bytes: u64,
+    pub pinned_bytes: u64,
+    pub state: Arc<str>,
+    pub effective_policy: Arc<str>,
+    pub policy_source: Arc<str>,
+    pub claims: Vec<ClaimState>,
+    /// Prompts that hold it.
+    pub leases: Vec<Arc<str>>,
+    pub handles: Vec<HandleState>,
+    pub last_used: Option<Millis>,
+    pub demoted_by: Text,
+    pub read_bytes: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Text,
+}
+
+impl ModelState {
+    /// Bytes on devices other than main memory.
+    pub fn resident_bytes(&self) -> u64 {
+        self.residency.values().sum()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HandlePlacement {
+    pub model_id: Arc<str>,
+    pub allocation: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnitState {
+    pub name: Arc<str>,
+    pub bytes: u64,
+    pub device: Text,
+    pub planned: Text,
+    pub orphan: bool,
+}
+
+/// One model, its layers, and the plans its handles have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelDetail {
+    #[serde(flatten)]
+    pub model: ModelState,
+    pub placement: Vec<HandlePlacement>,
+    pub units: Vec<UnitState>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EventOrigin {
+    pub kind: Arc<str>,
+    pub name: Text,
+    pub node_id: Text,
+    pub client_id: Text,
+}
+
+/// An event as requests, sockets and the log show it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EventState {
+    pub seq: u64,
+    pub time: Millis,
+    pub kind: Arc<str>,
+    pub trigger: Text,
+    pub prompt_id: Text,
+    pub node_id: Text,
+    pub weights_id: Text,
+    pub model_id: Text,
+    pub class: Text,
+    pub device: Text,
+    pub bytes_before: Option<u64>,
+    pub bytes_after: Option<u64>,
+    pub policy: Text,
+    pub policy_source: Text,
+    pub policy_node: Text,
+    pub policy_client: Text,
+    pub origin: Option<EventOrigin>,
+    pub decision: Text,
+    pub reason: Text,
+    pub error: Text,
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub places: DeviceBytes,
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub numbers: IndexMap<Arc<str>, u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Text,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EventList {
+    pub events: Vec<EventState>,
+    pub last_seq: u64,
+    /// Of each worker on another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_seqs: Option<IndexMap<Arc<str>, u64>>,
+}
+
+/// Whether the books of a memory room agree with its devices.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BookCheck {
+    pub consistent: bool,
+    pub problems: Vec<String>,
+}
+
+/// Whether a model has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Removal {
+    Released,
+    /// After the prompts that use it.
+    Deferred,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeaseState {
+    pub prompt_id: Arc<str>,
+    pub weights_id: Arc<str>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyState {
+    pub policy: Arc<str>,
+    pub source: Arc<str>,
+}
+
+/// A worker on another machine, in an overview of all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemoryWorker {
+    pub worker: Arc<str>,
+    pub state: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Everything at once: the models, and the same by places, leases and policies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OverviewState {
+    pub devices: Vec<DeviceState>,
+    pub models: Vec<ModelState>,
+    /// By weights id.
+    pub places: IndexMap<Arc<str>, DeviceBytes>,
+    pub leases: Vec<LeaseState>,
+    /// By weights id.
+    pub policies: IndexMap<Arc<str>, PolicyState>,
+    /// The newest events.
+    pub decisions: Vec<EventState>,
+    pub last_seq: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Vec<MemoryWorker>>,
+}
+
+/// How a load of one model would go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadPlanState {
+    pub fits: bool,
+    pub full: bool,
+    pub places: DeviceBytes,
+    pub resident_bytes: u64,
+    pub offloaded_bytes: u64,
+    pub buffer_bytes: u64,
+    pub allocation: Text,
+    /// Unit to device.
+    pub units: IndexMap<Arc<str>, Arc<str>>,
+    pub orphans: Vec<Arc<str>>,
+    pub warnings: Vec<String>,
+    /// Why it does not fit.
+    pub explanation: Option<String>,
+    pub plan: Vec<PlannedStep>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Text,
+}
+
+fn millis(at: SystemTime) -> Millis {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn text(text: impl ToString) -> Arc<str> {
+    text.to_string().into()
+}
+
+/// Empty texts stand for nobody.
+fn name(text: &Arc<str>) -> Text {
+    (!text.is_empty()).then(|| Arc::clone(text))
+}
+
+fn list<'a, A, B: From<&'a A>>(items: &'a [A]) -> Vec<B> {
+    items.iter().map(B::from).collect()
+}
+
+impl From<&DeviceReport> for DeviceState {
+    fn from(device: &DeviceReport) -> Self {
+        Self {
+            device: device.device.as_str().into(),
+            kind: device.kind.into(),
+            index: device.index,
+            total: device.total,
+            free: device.free,
+            allocator_reserved: device.allocator_reserved,
+            allocator_free: device.allocator_free,
+            reserved: device.reserved,
+            weights_resident: device.weights_resident,
+            weights_buffer: device.weights_buffer,
+            pinned_host: device.pinned_host,
+            peak: device.peak,
+            worker: None,
+        }
+    }
+}
+
+impl From<&ClaimReport> for ClaimState {
+    fn from(claim: &ClaimReport) -> Self {
+        Self {
+            claimant: Claimant {
+                client_id: claim.client.clone(),
+                node_id: claim.node.clone(),
+            },
+            prompt_id: claim.prompt.clone(),
+            policy: text(claim.policy),
+            source: claim.source.name().into(),
+            at: millis(claim.at),
+        }
+    }
+}
+
+impl From<&HandleReport> for HandleState {
+    fn from(handle: &HandleReport) -> Self {
+        Self {
+            model_id: text(handle.model),
+            patch_version: handle.patch_version,
+            patches: handle.patches,
+            compute_device: handle.compute_device.as_str().into(),
+            on_the_fly: handle.on_the_fly,
+            own: device_bytes(&handle.own),
+            placement: handle.placement.as_deref().map(Into::into),
+        }
+    }
+}
+
+impl From<&ModelReport> for ModelState {
+    fn from(model: &ModelReport) -> Self {
+        let files = model.files.iter();
+        Self {
+            weights_id: model.weights.as_str().into(),
+            content: files.map(|file| file.to_string_lossy().into()).collect(),
+            component: model.component.as_str().into(),
+            class: model.class.clone(),
+            bytes_total: model.bytes_total,
+            residency: device_bytes(&model.residency),
+            host_bytes: model.host_bytes,
+            pinned_bytes: model.pinned_bytes,
+            state: model.state.name().into(),
+            effective_policy: text(model.policy),
+            policy_source: model.policy_source.name().into(),
+            claims: list(&model.claims),
+            leases: model.leases.clone(),
+            handles: list(&model.handles),
+            last_used: model.last_used.map(millis),
+            demoted_by: model.demoted_by.map(Into::into),
+            read_bytes: model.read_bytes,
+            worker: model.worker.clone(),
+        }
+    }
+}
+
+impl From<&UnitReport> for UnitState {
+    fn from(unit: &UnitReport) -> Self {
+        Self {
+            name: unit.name.clone(),
+            bytes: unit.bytes,
+            device: unit.home.as_deref().map(Into::into),
+            planned: unit.planned.as_deref().map(Into::into),
+            orphan: unit.orphan,
+        }
+    }
+}
+
+fn detail(model: &ModelReport, units: &[UnitReport]) -> ModelDetail {
+    let placed = |handle: &HandleReport| {
+        Some(HandlePlacement {
+            model_id: text(handle.model),
+            allocation: handle.placement.as_deref()?.into(),
+        })
+    };
+    ModelDetail {
+        placement: model.handles.iter().filter_map(placed).collect(),
+        model: model.into(),
+        units: list(units),
+    }
+}
+
+impl From<&Origin> for EventOrigin {
+    fn from(origin: &Origin) -> Self {
+        let (node, client) = origin.place();
+        Self {
+            kind: origin.kind().into(),
+            name: origin.name().map(Into::into),
+            node_id: node.cloned(),
+            client_id: client.cloned(),
+        }
+    }
+}
+
+impl From<&Event> for EventState {
+    fn from(event: &Event) -> Self {
+        let set_by = event.set_by.as_ref();
+        let numbers = event.numbers.iter();
+        Self {
+            seq: event.seq,
+            time: millis(event.time),
+            kind: event.kind.into(),
+            trigger: event.trigger.map(Trigger::name).map(Into::into),
+            prompt_id: event.prompt.clone(),
+            node_id: event.node.clone(),
+            weights_id: event.weights.as_ref().map(|id| id.as_str().into()),
+            model_id: event.model.map(text),
+            class: event.class.clone(),
+            device: event.device.as_deref().map(Into::into),
+            bytes_before: event.bytes_before,
+            bytes_after: event.bytes_after,
+            policy: event.policy.map(text),
+            policy_source: set_by.map(|set_by| set_by.source.name().into()),
+            policy_node: set_by.and_then(|set_by| name(&set_by.node)),
+            policy_client: set_by.and_then(|set_by| name(&set_by.client)),
+            origin: event.origin.as_ref().map(Into::into),
+            decision: event.decision.map(Into::into),
+            reason: event.reason.as_ref().map(text),
+            error: event.error.as_deref().map(Into::into),
+            places: device_bytes(&event.places),
+            numbers: numbers.map(|(name, n)| ((*name).into(), *n)).collect(),
+            worker: event.worker.clone(),
+        }
+    }
+}
+
+impl From<&Overview> for OverviewState {
+    fn from(whole: &Overview) -> Self {
+        let Overview {
+            snapshot,
+            decisions,
+            last_seq,
+        } = whole;
+        // Several workers may have the same one: the first says its policy, and its places are those of all.
+        let mut places: IndexMap<Arc<str>, (DeviceBytes, u64)> = IndexMap::new();
+        let mut policies = IndexMap::new();
+        let mut leases = Vec::new();
+        for model in &snapshot.models {
+            let id: Arc<str> = model.weights.as_str().into();
+            let (devices, host) = places.entry(id.clone()).or_default();
+            devices.extend(device_bytes(&model.residency));
+            *host += model.host_bytes;
+            policies.entry(id.clone()).or_insert_with(|| PolicyState {
+                policy: text(model.policy),
+                source: model.policy_source.name().into(),
+            });
+            leases.extend(model.leases.iter().map(|prompt| LeaseState {
+                prompt_id: prompt.clone(),
+                weights_id: id.clone(),
+            }));
+        }
+        let with_host = |(id, (mut devices, host)): (_, (DeviceBytes, u64))| {
+            devices.insert("cpu".into(), host);
+            (id, devices)
+        };
+        Self {
+            devices: list(&snapshot.devices),
+            models: list(&snapshot.models),
+            places: places.into_iter().map(with_host).collect(),
+            leases,
+            policies,
+            decisions: list(decisions),
+            last_seq: *last_seq,
+            workers: None,
+        }
+    }
+}
+
+impl From<&LoadPlan> for LoadPlanState {
+    fn from(load: &LoadPlan) -> Self {
+        let model = load.models.first().cloned().unwrap_or_default();
+        let units = model.units.iter();
+        Self {
+            fits: load.fits,
+            full: model.full,
+            places: device_bytes(&model.places),
+            resident_bytes: model.resident,
+            offloaded_bytes: model.offloaded,
+            buffer_bytes: model.buffer,
+            allocation: model.allocation.map(Into::into),
+            units: units
+                .map(|(name, device)| (name.clone(), device.as_str().into()))
+                .collect(),
+            orphans: model.orphans,
+            warnings: model.warnings,
+            explanation: (!load.problems.is_empty()).then(|| load.problems.join("; ")),
+            plan: load.evictions.planned_steps(),
+            worker: None,
+        }
+    }
+}
+
+impl From<MemoryAnswer> for MemoryReply {
+    fn from(answer: MemoryAnswer) -> Self {
+        match answer {
+            MemoryAnswer::Overview(whole) => Self::Overview(Box::new((&whole).into())),
+            MemoryAnswer::Model(model, units) => Self::Model(Box::new(detail(&model, &units))),
+            MemoryAnswer::Events { events, last_seq } => Self::Events(EventList {
+                events: list(&events),
+                last_seq,
+                last_seqs: None,
+            }),
+            MemoryAnswer::Problems(problems) => Self::Check(BookCheck {
+                consistent: problems.is_empty(),
+                problems,
+            }),
+            MemoryAnswer::PolicySet(model) => Self::Policy(Box::new((&*model).into())),
+            MemoryAnswer::Removed(Removed::Done) => Self::Removal(Removal::Released),
+            MemoryAnswer::Removed(Removed::Deferred) => Self::Removal(Removal::Deferred),
+            MemoryAnswer::Freed(report) => Self::Free((&report).into()),
+            MemoryAnswer::FreePlan(plan) => Self::FreePlan(plan.planned_steps()),
+            MemoryAnswer::LoadPlan(load) => Self::LoadPlan(Box::new((&*load).into())),
+            MemoryAnswer::Done => Self::Done,
+        }
+    }
+}
