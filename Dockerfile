@@ -1,6 +1,8 @@
 # One image for the processor and for NVIDIA GPUs. A GPU needs nothing in the image: its driver comes from the host through the
 # NVIDIA container runtime (docker run --gpus all), and the program looks for it when it starts.
 #
+# Written without a container runtime at hand: this image was never built or run. Correct this line after the first build.
+#
 #   docker build -t fresco .
 #   docker run -p 8188:8188 -v fresco:/data -e FRESCO_TOKEN_FILE=/data/token fresco
 

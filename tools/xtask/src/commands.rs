@@ -163,8 +163,8 @@ pub(crate) static COMMANDS: &[Command] = &[
     },
     Command {
         name: "dist",
-        arguments: "[linux] [arm] [windows] [--check] [--program PATH]",
-        about: "the archives of a release with their checksums, into target/dist; --check builds twice and compares, --program packs one that is built already",
+        arguments: "[linux] [arm] [windows] [mac] [mac-intel] [--check] [--program PATH]",
+        about: "archives and Python wheels of a release with their checksums, into target/dist (recipe: docs/releasing.md); --check builds twice and compares, --program packs one that is built already",
         run: dist::run,
     },
     Command {

@@ -1,17 +1,22 @@
-//! `cargo xtask dist`: the archives of a release, into `target/dist`.
+//! `cargo xtask dist`: an archive and a Python wheel for each system, into `target/dist`, with their checksums.
 //!
-//! Each has the program, the starter model, the licences and the first page to read. The same source makes the same bytes: paths of
-//! the machine are taken out of the program, and files have one owner, one order and the time of the commit. `--check` builds twice,
-//! in two folders, and compares.
+//! Both have the program, the starter model and the licences, archives also the pages. The same source makes the same bytes: paths
+//! of the machine are taken out of the program, and files have one owner, one order and the time of the commit. `--check` builds
+//! twice, in two folders, and compares. `docs/releasing.md` is the recipe of a release.
+
+mod wheel;
 
 use std::{
     ffi::OsString,
+    fmt::Write as _,
     fs,
     path::{Path, PathBuf},
     process::Command,
+    time::{Duration, UNIX_EPOCH},
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
 
 use crate::{
     cross::{self, ARM_LINUX, STD, WINDOWS},
@@ -21,6 +26,17 @@ use crate::{
 };
 
 const LINUX: &str = "x86_64-unknown-linux-gnu";
+const MAC_ARM: &str = "aarch64-apple-darwin";
+const MAC_INTEL: &str = "x86_64-apple-darwin";
+
+/// What a person says, and the target that is meant.
+const SYSTEMS: &[(&str, &str)] = &[
+    ("linux", LINUX),
+    ("arm", ARM_LINUX),
+    ("windows", WINDOWS),
+    ("mac", MAC_ARM),
+    ("mac-intel", MAC_INTEL),
+];
 
 /// What is in an archive beside the program, with its name there.
 const BESIDE: &[(&str, &str)] = &[
@@ -35,46 +51,57 @@ const BESIDE: &[(&str, &str)] = &[
 ];
 
 #[derive(Debug, PartialEq, Eq)]
-struct Wanted {
+struct Options {
     targets: Vec<&'static str>,
     check: bool,
-    /// A program that is built already, for the first of the targets.
+    /// A program that is built already, for the only target.
     program: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let wanted = read(arguments)?;
+    let options = parse_options(arguments)?;
     let dist = tree::target_dir().join("dist");
     fs::create_dir_all(&dist)?;
-    let mut archives = Vec::new();
-    for target in &wanted.targets {
-        let make = |folder: &str| -> Result<PathBuf> {
-            let program = match &wanted.program {
-                Some(program) => program.clone(),
-                None => build(target, &dist.join(folder))?,
-            };
-            pack(target, &program, &dist.join(folder))
-        };
-        let first = make("first")?;
-        if wanted.check {
-            let second = make("second")?;
-            same(&first, &second)?;
+    let mut releases = Vec::new();
+    for target in &options.targets {
+        let first = make(target, options.program.as_deref(), &dist.join("first"))?;
+        if options.check {
+            let second = make(target, options.program.as_deref(), &dist.join("second"))?;
+            for (first, second) in first.iter().zip(&second) {
+                require_equal(first, second)?;
+            }
             println!("dist: {target}: built twice, equal bytes");
         }
-        let name = first.file_name().context("an archive has a name")?;
-        let archive = dist.join(name);
-        fs::rename(&first, &archive)?;
-        archives.push(archive);
+        for file in first {
+            let name = file.file_name().context("an archive has a name")?;
+            let release = dist.join(name);
+            fs::rename(&file, &release)?;
+            releases.push(release);
+        }
     }
-    sums(&dist)?;
-    for archive in &archives {
-        println!("dist: {}", archive.display());
+    write_checksums(&dist)?;
+    for release in &releases {
+        println!("dist: {}", release.display());
     }
     Ok(())
 }
 
-fn read(arguments: &[String]) -> Result<Wanted> {
-    let mut wanted = Wanted {
+/// The archive and the wheel of a system, below `folder`.
+fn make(target: &str, program: Option<&Path>, folder: &Path) -> Result<[PathBuf; 2]> {
+    fs::create_dir_all(folder)?;
+    let program = match program {
+        Some(program) => program.to_owned(),
+        None => build(target, folder)?,
+    };
+    let (version, time) = (version()?, commit_time()?);
+    Ok([
+        pack(target, &version, &program, folder, &time)?,
+        wheel::make(target, &version, &program, folder, &time)?,
+    ])
+}
+
+fn parse_options(arguments: &[String]) -> Result<Options> {
+    let mut options = Options {
         targets: Vec::new(),
         check: false,
         program: None,
@@ -82,35 +109,54 @@ fn read(arguments: &[String]) -> Result<Wanted> {
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         match argument.as_str() {
-            "--check" => wanted.check = true,
+            "--check" => options.check = true,
             "--program" => {
                 let path = rest.next().context("--program needs a path")?;
-                wanted.program = Some(PathBuf::from(path));
+                options.program = Some(PathBuf::from(path));
             }
-            "linux" => wanted.targets.push(LINUX),
-            "arm" => wanted.targets.push(ARM_LINUX),
-            "windows" => wanted.targets.push(WINDOWS),
-            other => bail!("no system {other:?}; there are linux, arm, windows"),
+            name => {
+                let system = SYSTEMS.iter().find(|(known, _)| *known == name);
+                let (_, target) = system.with_context(|| {
+                    let known: Vec<&str> = SYSTEMS.iter().map(|(known, _)| *known).collect();
+                    format!("unknown system {name:?}; known are {}", known.join(", "))
+                })?;
+                options.targets.push(target);
+            }
         }
     }
-    if wanted.targets.is_empty() {
-        wanted.targets = match wanted.program {
+    if options.targets.is_empty() {
+        options.targets = match options.program {
             Some(_) => vec![LINUX],
-            None => vec![LINUX, ARM_LINUX, WINDOWS],
+            None => buildable().to_vec(),
         };
     }
     ensure!(
-        wanted.program.is_none() || wanted.targets.len() == 1,
+        options.program.is_none() || options.targets.len() == 1,
         "--program is one program, for one system"
     );
-    Ok(wanted)
+    Ok(options)
+}
+
+/// The systems that this machine can build for.
+fn buildable() -> &'static [&'static str] {
+    if cfg!(target_os = "macos") {
+        &[MAC_ARM, MAC_INTEL]
+    } else {
+        &[LINUX, ARM_LINUX, WINDOWS]
+    }
 }
 
 /// Builds the program for a system into a folder; gives its path.
 fn build(target: &str, folder: &Path) -> Result<PathBuf> {
+    ensure!(
+        buildable().contains(&target),
+        "the program for {target} is built on another system: see docs/releasing.md"
+    );
     let what = ["build", "--release", "--package", "fresco"];
     let mut command = match target {
-        LINUX => cargo(&[&what[..], &["--locked", "--target", LINUX]].concat()),
+        LINUX | MAC_ARM | MAC_INTEL => {
+            cargo(&[&what[..], &["--locked", "--target", target]].concat())
+        }
         WINDOWS => {
             cross::windows_tools()?;
             cross::cargo(&what, WINDOWS, STD)
@@ -182,8 +228,8 @@ fn version() -> Result<String> {
 }
 
 /// Puts an archive together below `folder`.
-fn pack(target: &str, program: &Path, folder: &Path) -> Result<PathBuf> {
-    let name = format!("fresco-{}-{target}", version()?);
+fn pack(target: &str, version: &str, program: &Path, folder: &Path, time: &str) -> Result<PathBuf> {
+    let name = format!("fresco-{version}-{target}");
     let root = folder.join(&name);
     if root.exists() {
         fs::remove_dir_all(&root)?;
@@ -197,11 +243,16 @@ fn pack(target: &str, program: &Path, folder: &Path) -> Result<PathBuf> {
     }
     let licences = licences::of_program(target)?;
     fs::write(root.join("licenses-of-the-program.md"), licences)?;
-    let time = commit_time()?;
     let sorted = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner"];
     let tar = folder.join(format!("{name}.tar"));
+    // The tar of macOS cannot sort.
+    let gnu_tar = if present("gtar", "--version") {
+        "gtar"
+    } else {
+        "tar"
+    };
     run_command(
-        command("tar", &sorted)
+        command(gnu_tar, &sorted)
             .arg(format!("--mtime=@{time}"))
             .arg("--mode=u=rwX,go=rX")
             .args(["--format=ustar", "--directory"])
@@ -213,7 +264,7 @@ fn pack(target: &str, program: &Path, folder: &Path) -> Result<PathBuf> {
     )?;
     if target == WINDOWS {
         let archive = folder.join(format!("{name}.zip"));
-        zip(folder, &name, &archive, &time)?;
+        zip(folder, &root, &archive, time)?;
         fs::remove_file(&tar)?;
         return Ok(archive);
     }
@@ -222,28 +273,31 @@ fn pack(target: &str, program: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(folder.join(format!("{name}.tar.gz")))
 }
 
-/// What Windows opens by itself.
-fn zip(folder: &Path, name: &str, archive: &Path, time: &str) -> Result<()> {
+/// Packs what is in the folder `inside`, with names relative to `base`.
+fn zip(base: &Path, inside: &Path, archive: &Path, time: &str) -> Result<()> {
     if !present("zip", "--version") {
         install::debian_packages(&["zip"])?;
     }
     if archive.exists() {
         fs::remove_file(archive)?;
     }
-    let mut files = Vec::new();
-    list(&folder.join(name), &mut files)?;
-    files.sort();
+    let files = files_below(inside)?;
+    // The touch of macOS reads no seconds since 1970.
+    let moment = UNIX_EPOCH + Duration::from_secs(time.parse().context("a time is a number")?);
     for file in &files {
-        run_quietly(command("touch", &["--date", &format!("@{time}")]).arg(file))?;
+        fs::File::options()
+            .append(true)
+            .open(file)?
+            .set_modified(moment)?;
     }
-    let relative = files.iter().map(|file| file.strip_prefix(folder));
+    let relative = files.iter().map(|file| file.strip_prefix(base));
     let relative: Vec<_> = relative.collect::<Result<_, _>>()?;
     // No owners and no times of last use; the time zone is in the times.
     run_quietly(
         command("zip", &["-9", "-X", "-q"])
             .arg(archive)
             .args(relative)
-            .current_dir(folder)
+            .current_dir(base)
             .env("TZ", "UTC"),
     )
 }
@@ -255,16 +309,19 @@ fn run_quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn list(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+/// All files of a folder and those below it, in the order of their paths.
+fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_dir() {
-            list(&path, files)?;
+            files.extend(files_below(&path)?);
         } else {
             files.push(path);
         }
     }
-    Ok(())
+    files.sort();
+    Ok(files)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<()> {
@@ -280,7 +337,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn same(first: &Path, second: &Path) -> Result<()> {
+fn require_equal(first: &Path, second: &Path) -> Result<()> {
     let (a, b) = (fs::read(first)?, fs::read(second)?);
     ensure!(
         a == b,
@@ -291,23 +348,24 @@ fn same(first: &Path, second: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checksums of the archives that are there, also of those that were made before, as `sha256sum --check` reads them.
-fn sums(dist: &Path) -> Result<()> {
-    let begins = format!("fresco-{}-", version()?);
+/// Checksums of the files of this release that are there, also of those that were made before, as `sha256sum --check` reads them.
+fn write_checksums(dist: &Path) -> Result<()> {
+    let prefix = format!("fresco-{}-", version()?);
     let mut names = Vec::new();
     for entry in fs::read_dir(dist)? {
         let entry = entry?;
-        if entry.file_type()?.is_file() {
-            names.push(entry.file_name());
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.file_type()?.is_file() && name.starts_with(&prefix) {
+            names.push(name);
         }
     }
-    names.retain(|name| name.to_string_lossy().starts_with(&begins));
     names.sort();
-    let mut call = Command::new("sha256sum");
-    call.current_dir(dist).args(names);
-    let output = call.output().context("cannot start sha256sum")?;
-    ensure!(output.status.success(), "sha256sum: {}", output.status);
-    fs::write(dist.join("SHA256SUMS"), output.stdout)?;
+    let mut text = String::new();
+    for name in names {
+        let digest = Sha256::digest(fs::read(dist.join(&name))?);
+        writeln!(text, "{digest:x}  {name}")?;
+    }
+    fs::write(dist.join("SHA256SUMS"), text)?;
     Ok(())
 }
 
@@ -315,19 +373,32 @@ fn sums(dist: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn wanted(text: &str) -> Result<Wanted> {
+    fn options(text: &str) -> Result<Options> {
         let arguments: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        read(&arguments)
+        parse_options(&arguments)
     }
 
     #[test]
     fn systems_are_chosen_by_name() {
-        assert_eq!(wanted("").unwrap().targets, [LINUX, ARM_LINUX, WINDOWS]);
-        let two = wanted("windows --check linux").unwrap();
+        assert_eq!(options("").unwrap().targets, buildable());
+        let two = options("windows --check linux").unwrap();
         assert_eq!((two.targets, two.check), (vec![WINDOWS, LINUX], true));
-        assert_eq!(wanted("--program a").unwrap().targets, [LINUX]);
-        assert!(wanted("--program").is_err());
-        assert!(wanted("--program a linux arm").is_err());
-        assert!(wanted("amiga").unwrap_err().to_string().contains("amiga"));
+        assert_eq!(options("--program a").unwrap().targets, [LINUX]);
+        assert_eq!(options("--program a mac").unwrap().targets, [MAC_ARM]);
+        assert!(options("--program").is_err());
+        assert!(options("--program a linux arm").is_err());
+        assert!(options("amiga").unwrap_err().to_string().contains("amiga"));
+    }
+
+    #[test]
+    fn checksums_are_of_this_version_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = format!("fresco-{}-x.tar.gz", version().unwrap());
+        fs::write(dir.path().join(&name), "abc").unwrap();
+        fs::write(dir.path().join("fresco-0.0.0-x.tar.gz"), "old").unwrap();
+        write_checksums(dir.path()).unwrap();
+        let sums = fs::read_to_string(dir.path().join("SHA256SUMS")).unwrap();
+        let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sums, format!("{digest}  {name}\n"));
     }
 }
