@@ -12,7 +12,7 @@ use fresco_cluster::protocol::Answered;
 use fresco_cluster::protocol::alive::ClientName;
 use fresco_cluster::protocol::fronts::{FrontAnswer, FrontRequest};
 use fresco_cluster::{Broker, BrokerError, Delivered, Front, FrontParts, FrontRequests, Neighbour};
-use fresco_engine::Engine;
+use fresco_engine::{Engine, JobStore};
 use fresco_server::{App, answer_front, relay};
 use tokio::runtime::Handle;
 
@@ -43,11 +43,13 @@ impl ClusterParts {
         self,
         assembly: &Assembly,
         engine: &Engine,
+        store: JobStore,
     ) -> Result<Arc<Front>, BrokerError> {
         Front::start(FrontParts {
             transfer: Arc::new(Transfer::new(self.broker.clone(), assembly.dirs.clone())),
             broker: self.broker,
             engine: engine.clone(),
+            store,
             models: self.models,
             catalogue: self.catalogue,
         })

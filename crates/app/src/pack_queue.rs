@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_engine::store::{HistoryRecord, QueueRecord};
-use fresco_engine::{Engine, StoreError, Submission};
+use fresco_engine::{Engine, JobStore, StoreError, Submission};
 use fresco_graph::{Map, Value, json, map};
 
 /// Answers one question of a pack; `what` says which.
@@ -11,7 +11,7 @@ pub(crate) fn ask(engine: &Engine, asked: &Value) -> Result<Value, String> {
     let text = |key: &str| asked.get(key).and_then(Value::as_str);
     match text("what").unwrap_or("") {
         "state" => {
-            let queue = stored(engine.store().queue().wait())?;
+            let queue = stored(engine.queue().wait())?;
             let items = |records: &[QueueRecord]| records.iter().map(item).collect::<Vec<_>>();
             Ok(
                 map! {"running" => items(&queue.running), "pending" => items(&queue.pending)}
@@ -25,14 +25,14 @@ pub(crate) fn ask(engine: &Engine, asked: &Value) -> Result<Value, String> {
         }
         "put" => put(engine, asked),
         "validate" => Ok(validate(engine, asked)),
-        "wipe" => Ok(stored(engine.store().clear_pending().wait())?.into()),
+        "wipe" => Ok(kept(engine, |store| store.clear_pending().wait())?.into()),
         "delete" => {
             let id = text("id").unwrap_or("");
-            Ok(stored(engine.store().delete_pending(id).wait())?.into())
+            Ok(kept(engine, |store| store.delete_pending(id).wait())?.into())
         }
         "history" => {
             let records = if let Some(id) = text("id") {
-                let found = stored(engine.store().history_get(id).wait())?;
+                let found = kept(engine, |store| store.history_get(id).wait())?;
                 found.into_iter().collect()
             } else {
                 let number = |key: &str| {
@@ -40,7 +40,7 @@ pub(crate) fn ask(engine: &Engine, asked: &Value) -> Result<Value, String> {
                     value.and_then(|n| i64::try_from(n).ok())
                 };
                 let offset = number("offset").unwrap_or(-1);
-                stored(engine.store().history(number("max"), offset).wait())?
+                kept(engine, |store| store.history(number("max"), offset).wait())?
             };
             let entries: Map = records
                 .iter()
@@ -51,14 +51,24 @@ pub(crate) fn ask(engine: &Engine, asked: &Value) -> Result<Value, String> {
         "forget" => {
             match text("id") {
                 Some(id) => {
-                    stored(engine.store().history_delete(vec![id.into()]).wait())?;
+                    kept(engine, |store| store.history_delete(vec![id.into()]).wait())?;
                 }
-                None => stored(engine.store().history_clear().wait())?,
+                None => kept(engine, |store| store.history_clear().wait())?,
             }
             Ok(Value::Null)
         }
         other => Err(format!("there is no question {other:?} about the queue")),
     }
+}
+
+/// What the database answers; where jobs are kept elsewhere, nothing waits and nothing has ended.
+fn kept<T: Default>(
+    engine: &Engine,
+    ask: impl FnOnce(&JobStore) -> Option<Result<T, StoreError>>,
+) -> Result<T, String> {
+    engine
+        .store()
+        .map_or_else(|| Ok(T::default()), |store| stored(ask(store)))
 }
 
 fn stored<T>(answer: Option<Result<T, StoreError>>) -> Result<T, String> {

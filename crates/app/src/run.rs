@@ -89,7 +89,7 @@ pub(crate) fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
         executor: assembly.executor(&exec, memory, bar.clone())?,
         workers: vec![WorkerConfig::local()],
         listings: assembly.listings.clone(),
-        store: store.clone(),
+        jobs: Arc::new(store.clone()),
         limits: PromptLimits::default(),
         hang_grace: GRACE,
     })

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use fresco_cluster::Broker;
-use fresco_engine::store::{JobStore, Limits, StorePath};
+use fresco_engine::store::{JobSource, JobStore, Limits, StorePath};
 use fresco_engine::{Engine, EngineConfig};
 use fresco_files::Dirs;
 use fresco_files::dirs::check_writable;
@@ -224,7 +224,7 @@ async fn assembled(
         executor,
         workers,
         listings: assembly.listings.clone(),
-        store,
+        jobs: Arc::new(store.clone()),
         limits: PromptLimits::default(),
         hang_grace: HANG_GRACE,
     })
@@ -234,8 +234,8 @@ async fn assembled(
     let front = match cluster {
         None => None,
         Some(cluster) => {
-            let (assembly, engine) = (assembly.clone(), engine.clone());
-            let join = move || cluster.join(&assembly, &engine);
+            let (assembly, engine, store) = (assembly.clone(), engine.clone(), store.clone());
+            let join = move || cluster.join(&assembly, &engine, store);
             let joined = tokio::task::spawn_blocking(join).await;
             Some(joined.context("cannot join the cluster")??)
         }
@@ -251,6 +251,7 @@ async fn assembled(
     let app = App::new(Parts {
         config,
         engine: engine.clone(),
+        store,
         models,
         hub,
         metrics,

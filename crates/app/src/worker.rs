@@ -10,8 +10,7 @@ use anyhow::Context as _;
 use fresco_cluster::content::sync::ModelServer;
 use fresco_cluster::content::{Catalogue, Transfer};
 use fresco_cluster::{Broker, MemoryRequests, WorkerParts, WorkerProcess, WorkerSink};
-use fresco_engine::store::JobStore;
-use fresco_engine::{Engine, EngineConfig, EventSink, WorkerConfig};
+use fresco_engine::{Engine, EngineConfig, EventSink, JobPasser, WorkerConfig};
 use fresco_graph::PromptLimits;
 use fresco_memory::{MemoryAnswer, MemoryCommand, Refusal, Registries};
 
@@ -55,7 +54,7 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
     assembly.dirs.create_temp()?;
 
     let (sink, events) = WorkerSink::new();
-    let (store, passer) = JobStore::passing();
+    let passer = JobPasser::default();
     let registry = exec.memory.registry();
     let models: Registries = registry.clone().into();
     let executor = assembly.executor(&exec, registry, sink.clone())?;
@@ -64,7 +63,7 @@ pub(crate) fn worker(args: WorkerTaskArgs) -> anyhow::Result<ExitCode> {
         executor,
         workers: vec![WorkerConfig::local()],
         listings: assembly.listings.clone(),
-        store,
+        jobs: Arc::new(passer.clone()),
         limits: PromptLimits::default(),
         hang_grace: HANG_GRACE,
     })

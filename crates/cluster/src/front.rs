@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fresco_engine::{Engine, MakeWorker, WorkerConfig, WorkerKind};
+use fresco_engine::{Engine, JobStore, MakeWorker, WorkerConfig, WorkerKind};
 use fresco_graph::lock;
 
 use crate::connection::{Broker, BrokerError, BrokerState, Heard, Subscription, is_word};
@@ -42,6 +42,8 @@ const FRONT: &str = "cluster.front";
 pub struct FrontParts {
     pub broker: Arc<Broker>,
     pub engine: Engine,
+    /// Its database.
+    pub store: JobStore,
     /// Into and out of this machine's folders.
     pub transfer: Arc<Transfer>,
     pub models: ClusterModels,
@@ -58,6 +60,8 @@ struct FrontShared {
     models: ClusterModels,
     catalogue: Arc<Catalogue>,
     engine: OnceLock<Engine>,
+    /// The engine's database.
+    store: JobStore,
     links: Mutex<BTreeMap<Arc<str>, Arc<Link>>>,
     /// Who follows which run.
     routes: Mutex<BTreeMap<u64, Arc<Link>>>,
@@ -88,8 +92,7 @@ pub struct Front {
 }
 
 /// The name of this front, made when its database was new.
-fn front_id(engine: &Engine) -> Arc<str> {
-    let store = engine.store();
+fn front_id(store: &JobStore) -> Arc<str> {
     if let Some(Ok(Some(id))) = store.get(FRONT).wait()
         && is_word(&id)
     {
@@ -108,17 +111,19 @@ impl Front {
         let FrontParts {
             broker,
             engine,
+            store,
             transfer,
             models,
             catalogue,
         } = parts;
         let shared = Arc::new(FrontShared {
-            id: front_id(&engine),
+            id: front_id(&store),
             broker,
             transfer,
             models,
             catalogue,
             engine: OnceLock::new(),
+            store,
             links: Mutex::default(),
             routes: Mutex::default(),
             trouble: Mutex::default(),
@@ -157,7 +162,7 @@ impl Front {
         let questions = shared.broker.subject(&format!("fronts.ask.{id}"));
         let hear = move |message| me.hear_question(message);
         heard.push(shared.broker.subscribe(&questions, hear)?);
-        for lease in engine.store().leases().wait().unwrap_or_default() {
+        for lease in shared.store.leases().wait().unwrap_or_default() {
             if is_word(&lease.owner)
                 && let Some(link) = shared.link(&lease.owner)
             {
@@ -438,7 +443,7 @@ impl FrontShared {
 
     /// Takes the place of a worker away that is gone.
     fn let_go(&self, engine: &Engine, link: &Arc<Link>) {
-        let leases = engine.store().leases().wait().unwrap_or_default();
+        let leases = self.store.leases().wait().unwrap_or_default();
         if leases.iter().any(|lease| lease.owner == link.name) {
             return;
         }

@@ -18,8 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fresco_engine::store::Passer;
-use fresco_engine::{Engine, now_ms};
+use fresco_engine::{Engine, JobPasser, now_ms};
 use fresco_files::Folders;
 use fresco_memory::{MemoryAnswer, MemoryCommand, Refusal};
 
@@ -52,7 +51,7 @@ pub struct WorkerParts {
     /// Runs one job at a time. Its events go to the sink of [`WorkerSink::new`].
     pub engine: Engine,
     /// Of the engine's store.
-    pub passer: Passer,
+    pub passer: JobPasser,
     pub events: EventReceiver,
     pub transfer: Arc<Transfer>,
     pub catalogue: Arc<Catalogue>,
@@ -77,7 +76,7 @@ struct Shared {
     session: Arc<str>,
     broker: Arc<Broker>,
     engine: Engine,
-    passer: Passer,
+    passer: JobPasser,
     place: Place,
     undelivered: Undelivered,
     transfer: Arc<Transfer>,

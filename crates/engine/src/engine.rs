@@ -11,7 +11,7 @@ use fresco_graph::{
 
 use fresco_placement::{FreeNote, FreeRequest, JobNeeds, WorkerView};
 
-use crate::event::{Event, EventKind, EventSink};
+use crate::event::EventSink;
 use crate::feeder::{EngineShared, MakeWorker, RunningPrompt, WorkerPlace};
 use crate::job::JobOutcome;
 use crate::live_registry::LiveRegistry;
@@ -19,8 +19,11 @@ use crate::memory::{FreeReport, MemoryRoom, NoModels};
 use crate::messages::now_ms;
 use crate::panics::catch_panic;
 use crate::reply::{Reply, reply};
+use crate::source::JobSource;
 use crate::state::ExecutorConfig;
-use crate::store::{Claim, JobStore, NewJob, Priority, QueueChange, QueueOutline, StoreError};
+use crate::store::{
+    Claim, JobStore, NewJob, Priority, QueueChange, QueueOutline, QueueState, StoreError,
+};
 use crate::worker::{LocalWorker, WorkerSnapshot};
 
 /// What an engine is made from.
@@ -30,7 +33,8 @@ pub struct EngineConfig {
     /// Who runs jobs; each takes the next one as soon as it is free.
     pub workers: Vec<WorkerConfig>,
     pub listings: Arc<dyn Listings>,
-    pub store: JobStore,
+    /// Where jobs come from.
+    pub jobs: Arc<dyn JobSource>,
     pub limits: PromptLimits,
     /// How long a node may ignore an interrupt before its thread is given up.
     pub hang_grace: Duration,
@@ -150,7 +154,7 @@ impl Engine {
             executor,
             workers,
             listings,
-            store,
+            jobs,
             limits,
             hang_grace,
         } = config;
@@ -163,7 +167,7 @@ impl Engine {
             ..
         } = executor.clone();
         let shared = Arc::new(EngineShared {
-            store,
+            jobs,
             sink,
             memory,
             places: std::sync::RwLock::new(places),
@@ -175,30 +179,9 @@ impl Engine {
             stopping: std::sync::atomic::AtomicBool::new(false),
             draining: std::sync::atomic::AtomicBool::new(false),
         });
-        let sink = shared.sink.clone();
-        shared.store.on_accepted(move |remaining| {
-            sink.emit(Event {
-                prompt_id: None,
-                client: None,
-                worker: None,
-                kind: EventKind::Status { remaining },
-            });
-        });
-        let weak = Arc::downgrade(&shared);
-        shared.store.on_lost_lease(move |task| {
-            let Some(shared) = weak.upgrade() else { return };
-            // The store's thread has other things to do.
-            let spawned = std::thread::Builder::new()
-                .name("lease".into())
-                .spawn(move || shared.lease_lost(task));
-            if let Err(error) = spawned {
-                tracing::error!("cannot look after a lost lease: {error}");
-            }
-        });
-        let memory = shared.memory.clone();
-        shared.store.on_needs(move |prompt, outputs| {
-            catch_panic("needs", || memory.needs(prompt, outputs))
-        });
+        if let Some(store) = shared.jobs.store() {
+            shared.listen_to(store);
+        }
         for place in &shared.places() {
             shared.start(place);
         }
@@ -230,7 +213,7 @@ impl Engine {
         }
         shared.start(&place);
         // From now on the others have to say what they have.
-        shared.store.wake();
+        shared.jobs.wake();
         true
     }
 
@@ -251,13 +234,15 @@ impl Engine {
         };
         place.gone.store(true, Ordering::SeqCst);
         place.requests.close();
-        shared.store.worker_gone(&place.name);
+        if let Some(store) = shared.jobs.store() {
+            store.worker_gone(&place.name);
+        }
         true
     }
 
     /// What workers can do has changed: whoever waits for a job asks again.
     pub fn workers_changed(&self) {
-        self.0.shared.store.wake();
+        self.0.shared.jobs.wake();
     }
 
     /// The classes as they are now.
@@ -275,7 +260,7 @@ impl Engine {
         for place in &self.0.shared.places() {
             place.requests.push_owner(owner);
         }
-        self.0.shared.store.wake();
+        self.0.shared.jobs.wake();
     }
 
     /// What each worker holds.
@@ -297,8 +282,18 @@ impl Engine {
         &self.0.listings
     }
 
-    pub fn store(&self) -> &JobStore {
-        &self.0.shared.store
+    /// The database; none where jobs are kept elsewhere.
+    pub fn store(&self) -> Option<&JobStore> {
+        self.0.shared.jobs.store()
+    }
+
+    fn kept(&self) -> Result<&JobStore, StoreError> {
+        self.store().ok_or(StoreError::NoQueue)
+    }
+
+    /// What runs and what waits.
+    pub fn queue(&self) -> Reply<Result<QueueState, StoreError>> {
+        self.0.shared.jobs.queue()
     }
 
     pub fn sink(&self) -> &Arc<dyn EventSink> {
@@ -339,7 +334,7 @@ impl Engine {
 
     /// Draws a priority number, as every request without its own does, even a refused one.
     pub fn next_number(&self, front: bool) -> i64 {
-        self.0.shared.store.next_number(front)
+        self.store().map_or(0, |store| store.next_number(front))
     }
 
     /// Queues a prompt; resolves once it is on disk.
@@ -394,7 +389,6 @@ impl Engine {
             (None, None) if front => Priority::Front,
             (None, None) => Priority::Auto,
         };
-        let shared = &self.0.shared;
         let needs = needs.or_else(|| self.needs(valid));
         let job = NewJob {
             prompt_id: prompt_id.clone(),
@@ -404,7 +398,14 @@ impl Engine {
             outputs: valid.outputs.clone(),
             sensitive,
         };
-        let reply = shared.store.enqueue_needing(job, needs);
+        let reply = match self.kept() {
+            Ok(store) => store.enqueue_needing(job, needs),
+            Err(error) => {
+                let (sender, refused) = reply();
+                sender.send(Err(error));
+                refused
+            }
+        };
         (prompt_id, reply)
     }
 
@@ -423,7 +424,7 @@ impl Engine {
 
     /// Pending plus running.
     pub fn remaining(&self) -> usize {
-        self.0.shared.store.remaining()
+        self.0.shared.jobs.remaining()
     }
 
     /// What runs now, oldest first.
@@ -467,19 +468,19 @@ impl Engine {
             });
             replies.push(done);
         }
-        shared.store.wake();
+        shared.jobs.wake();
         replies
     }
 
     /// Somebody else told the memory room something: what is due there may be due sooner than the workers meant to look.
     pub fn memory_changed(&self) {
-        self.0.shared.store.wake();
+        self.0.shared.jobs.wake();
     }
 
     /// Pauses, holds, releases and orders waiting prompts; resolves once that is on disk, with how the queue stands then.
     pub async fn change_queue(&self, change: QueueChange) -> Result<QueueOutline, StoreError> {
         let shared = &self.0.shared;
-        let changed = shared.store.change_queue(change).await;
+        let changed = self.kept()?.change_queue(change).await;
         let outline = changed.unwrap_or(Err(StoreError::Closed))?;
         shared.queue_changed();
         Ok(outline)
@@ -487,26 +488,16 @@ impl Engine {
 
     /// Drops all waiting prompts.
     pub async fn clear_pending(&self) -> Result<usize, StoreError> {
-        let cleared = self
-            .0
-            .shared
-            .store
-            .clear_pending()
-            .await
-            .unwrap_or(Err(StoreError::Closed))?;
+        let cleared = self.kept()?.clear_pending().await;
+        let cleared = cleared.unwrap_or(Err(StoreError::Closed))?;
         self.0.shared.status(self.remaining());
         Ok(cleared)
     }
 
     /// Drops the first waiting prompt with this id.
     pub async fn delete_pending(&self, prompt_id: &str) -> Result<bool, StoreError> {
-        let deleted = self
-            .0
-            .shared
-            .store
-            .delete_pending(prompt_id)
-            .await
-            .unwrap_or(Err(StoreError::Closed))?;
+        let deleted = self.kept()?.delete_pending(prompt_id).await;
+        let deleted = deleted.unwrap_or(Err(StoreError::Closed))?;
         if deleted {
             self.0.shared.status(self.remaining());
         }
@@ -515,7 +506,7 @@ impl Engine {
 
     /// Cancels a job wherever it is: a waiting one is recorded as cancelled, a running one interrupted.
     pub async fn cancel(&self, prompt_id: &str) -> Result<bool, StoreError> {
-        let store = &self.0.shared.store;
+        let store = self.kept()?;
         if store
             .cancel_pending(prompt_id, JobOutcome::interrupted(prompt_id))
             .await
@@ -532,7 +523,7 @@ impl Engine {
     pub fn drain(&self, patience: Duration) -> bool {
         let shared = &self.0.shared;
         shared.draining.store(true, Ordering::SeqCst);
-        let _ = shared.store.drain().wait();
+        let _ = shared.jobs.drain().wait();
         let runs = |running: &mut std::collections::BTreeMap<_, _>| !running.is_empty();
         let (running, _) = shared
             .ended
@@ -555,10 +546,10 @@ impl Engine {
             place.requests.close();
         }
         // Before the wait below, in which a service manager may lose its patience.
-        let _ = shared.store.stopping().wait();
+        let _ = shared.jobs.stopping().wait();
         shared.leave_remote();
         shared.interrupt(None);
-        shared.store.wake();
+        shared.jobs.wake();
         let give_up = std::time::Instant::now() + patience;
         for place in &places {
             let Some(thread) = lock(&place.thread).take() else {
@@ -584,7 +575,7 @@ impl Engine {
                 closed.push(memory);
             }
         }
-        let _ = shared.store.close().wait();
+        let _ = shared.jobs.close().wait();
     }
 }
 

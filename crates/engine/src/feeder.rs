@@ -19,7 +19,8 @@ use crate::memory::MemoryRoom;
 use crate::messages::{self, now_ms};
 use crate::panics::catch_panic;
 use crate::requests::FreeRequests;
-use crate::store::{Attempt, Claim, JobStore, Next, NextReply, StoreError, TakenJob};
+use crate::source::{JobSource, NextReply};
+use crate::store::{Attempt, Claim, JobStore, Next, StoreError, TakenJob};
 use crate::worker::Worker;
 
 /// The reference collects garbage at most this often.
@@ -104,7 +105,7 @@ impl WorkerPlace {
 
 /// What the engine's handle and its threads share.
 pub(crate) struct EngineShared {
-    pub(crate) store: JobStore,
+    pub(crate) jobs: Arc<dyn JobSource>,
     pub(crate) sink: Arc<dyn EventSink>,
     pub(crate) memory: Arc<dyn MemoryRoom>,
     /// Workers elsewhere come and go.
@@ -144,6 +145,34 @@ impl EngineShared {
         });
     }
 
+    /// Hears from the database what becomes of its jobs.
+    pub(crate) fn listen_to(self: &Arc<Self>, store: &JobStore) {
+        let sink = self.sink.clone();
+        store.on_accepted(move |remaining| {
+            sink.emit(Event {
+                prompt_id: None,
+                client: None,
+                worker: None,
+                kind: EventKind::Status { remaining },
+            });
+        });
+        let weak = Arc::downgrade(self);
+        store.on_lost_lease(move |task| {
+            let Some(shared) = weak.upgrade() else { return };
+            // The store's thread has other things to do.
+            let spawned = std::thread::Builder::new()
+                .name("lease".into())
+                .spawn(move || shared.lease_lost(task));
+            if let Err(error) = spawned {
+                tracing::error!("cannot look after a lost lease: {error}");
+            }
+        });
+        let memory = self.memory.clone();
+        store.on_needs(move |prompt, outputs| {
+            catch_panic("needs", || memory.needs(prompt, outputs))
+        });
+    }
+
     /// The places as they are now.
     pub(crate) fn places(&self) -> Vec<Arc<WorkerPlace>> {
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
@@ -177,9 +206,9 @@ impl EngineShared {
     /// The waiting prompts are in another order, or may or may not run.
     pub(crate) fn queue_changed(&self) {
         let _telling = lock(&self.telling);
-        let paused = self.store.paused();
+        let paused = self.jobs.store().is_some_and(JobStore::paused);
         self.emit(EventKind::Queue { paused });
-        self.status(self.store.remaining());
+        self.status(self.jobs.remaining());
     }
 
     /// Asks running prompts to stop: those with this id, or all.
@@ -195,7 +224,7 @@ impl EngineShared {
                 }
             }
             // Whoever looks at the queue sees these run already.
-            let mut handed_out = self.store.handed_out();
+            let mut handed_out = self.jobs.handed_out();
             handed_out.retain(|task, _| !running.contains_key(task));
             let mut stopped = lock(&self.stopped_early);
             stopped.retain(|task| handed_out.contains_key(task));
@@ -259,7 +288,7 @@ impl EngineShared {
             current, started, ..
         } = run;
         drop(started);
-        let recorded = self.store.finish(task, outcome).wait();
+        let recorded = self.jobs.finish(task, outcome).wait();
         self.report_end(&current, recorded);
         if let Some(place) = self.place(&current.worker) {
             self.start(&place);
@@ -273,7 +302,7 @@ impl EngineShared {
         let current = run.current.clone();
         drop(run);
         tracing::warn!(prompt = %current.prompt_id, worker = %current.worker, "no sign of life; the job goes to another worker");
-        self.status(self.store.remaining());
+        self.status(self.jobs.remaining());
         if let Some(place) = self.place(&current.worker) {
             self.start(&place);
         }
@@ -290,7 +319,10 @@ impl EngineShared {
         let Some(client) = &current.client else {
             return;
         };
-        let Some(Ok(outline)) = self.store.outline().wait() else {
+        let Some(store) = self.jobs.store() else {
+            return;
+        };
+        let Some(Ok(outline)) = store.outline().wait() else {
             return;
         };
         let mut reasons = outline.reasons.into_iter();
@@ -453,7 +485,7 @@ impl Feeder {
                 if let Some(Next::Job(job)) = question.take().and_then(NextReply::wait)
                     && !stopping()
                 {
-                    shared.store.give_back(job.task, Attempt::NotMade).wait();
+                    shared.jobs.give_back(job.task, Attempt::NotMade).wait();
                 }
                 return;
             }
@@ -482,9 +514,7 @@ impl Feeder {
         };
         // With nobody else there is nothing to choose.
         let view = self.shared.chooses().then(|| Arc::new(self.worker.view()));
-        self.shared
-            .store
-            .ask_next_for(&self.place.claim, view, timeout)
+        self.shared.jobs.ask_next(&self.place.claim, view, timeout)
     }
 
     /// Carries out what was asked for meanwhile, by requests and by nodes. True if there was something.
@@ -505,13 +535,17 @@ impl Feeder {
 
     /// Follows what this worker has run since before this process began. False if this thread should end.
     fn take_up(&mut self) -> bool {
-        let leases = self.shared.store.leases().wait().unwrap_or_default();
+        let shared = self.shared.clone();
+        let Some(store) = shared.jobs.store() else {
+            return true;
+        };
+        let leases = store.leases().wait().unwrap_or_default();
         let name = self.place.name.clone();
         for lease in leases.iter().filter(|lease| lease.owner == name) {
             if lock(&self.shared.running).contains_key(&lease.task) {
                 continue;
             }
-            let job = self.shared.store.leased_job(lease.task).wait().flatten();
+            let job = store.leased_job(lease.task).wait().flatten();
             let Some(job) = job else { continue };
             if matches!(self.run(*job, true), AfterRun::Stop) {
                 return false;
@@ -525,12 +559,11 @@ impl Feeder {
         let shared = &self.shared;
         shared.status(job.remaining);
         let task = job.task;
-        let control = match self.place.claim.term {
-            None => RunControl::default(),
-            Some(term) => {
-                let store = shared.store.clone();
+        let control = match (self.place.claim.term, shared.jobs.store().cloned()) {
+            (Some(term), Some(store)) => {
                 RunControl::with_lease(task, adopted, term, move || store.renew(task, term))
             }
+            _ => RunControl::default(),
         };
         let current = RunningPrompt {
             prompt_id: job.prompt_id.clone(),
@@ -584,7 +617,7 @@ impl Feeder {
             JobEnd::Refused(why) => return self.give_back(task, &current, Attempt::NotMade, why),
             JobEnd::Lost(why) => return self.give_back(task, &current, Attempt::Made, why),
         }
-        let recorded = shared.store.finish(task, outcome);
+        let recorded = shared.jobs.finish(task, outcome);
         let next = self.worker.is_ready().then(|| self.ask_next(GC_INTERVAL));
         if !shared.report_end(&current, recorded.wait()) {
             return AfterRun::Stop;
@@ -605,9 +638,9 @@ impl Feeder {
         why: &str,
     ) -> AfterRun {
         tracing::warn!(prompt = %current.prompt_id, worker = %current.worker, "the job goes back into the queue: {why}");
-        match self.shared.store.give_back(task, attempt).wait() {
+        match self.shared.jobs.give_back(task, attempt).wait() {
             Some(Ok(_)) => {
-                self.shared.status(self.shared.store.remaining());
+                self.shared.status(self.shared.jobs.remaining());
                 if attempt == Attempt::Made {
                     self.shared.tell_if_held(current);
                 }

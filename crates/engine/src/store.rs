@@ -17,7 +17,6 @@ mod listing;
 mod marks;
 mod ordering;
 mod outcomes;
-mod passing;
 mod pending;
 mod record;
 mod restore;
@@ -40,15 +39,14 @@ use fresco_graph::{Map, Value, lock};
 use fresco_placement::{JobNeeds, WorkerView};
 
 pub use error::StoreError;
-pub use passing::Passer;
 pub use record::*;
 pub use schema::{StoreContents, StorePath};
 
 use crate::job::JobOutcome;
 use crate::reply::{Reply, Sender, reply};
+pub use crate::source::{JobSource, NextReply};
 use bodies::EncodedJob;
 use history::EncodedOutcome;
-use passing::Passing;
 use thread::{Command, StoreThread};
 
 /// How much the store holds.
@@ -93,18 +91,9 @@ struct Published {
     accepted: Mutex<Option<JobAccepted>>,
 }
 
-/// Who carries commands out.
-enum Commands {
-    /// The thread that owns the database.
-    Thread(mpsc::Sender<Command>),
-    /// Nobody but the caller: nothing is kept.
-    Passing(Arc<Passing>),
-    /// Only while being dropped.
-    Nobody,
-}
-
 struct StoreState {
-    commands: Commands,
+    /// To the thread that owns the database; none only while this is dropped.
+    commands: Option<mpsc::Sender<Command>>,
     thread: Option<JoinHandle<()>>,
     counter: AtomicI64,
     published: Arc<Published>,
@@ -112,7 +101,7 @@ struct StoreState {
 
 impl Drop for StoreState {
     fn drop(&mut self) {
-        self.commands = Commands::Nobody;
+        self.commands = None;
         // Wait, so that the file is free for the next one who opens it. The thread is never the one that drops us.
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -142,25 +131,11 @@ impl JobStore {
                 source: Arc::new(source),
             })?;
         Ok(Self(Arc::new(StoreState {
-            commands: Commands::Thread(commands),
+            commands: Some(commands),
             thread: Some(thread),
             counter: AtomicI64::new(counter),
             published,
         })))
-    }
-
-    /// A store that keeps nothing, for a process whose jobs are kept elsewhere: what is given to the [`Passer`] goes straight to a
-    /// worker that waits, and its end straight back. Its queue shows what runs and takes nothing; its history is empty.
-    pub fn passing() -> (Self, Passer) {
-        let published = Arc::new(Published::default());
-        let passing = Arc::new(Passing::new(published.clone()));
-        let store = Self(Arc::new(StoreState {
-            commands: Commands::Passing(passing.clone()),
-            thread: None,
-            counter: AtomicI64::new(0),
-            published,
-        }));
-        (store, Passer::new(passing))
     }
 
     /// What an existing database holds, without changing it; `None` if there is no file. One that another process uses
@@ -170,11 +145,9 @@ impl JobStore {
     }
 
     fn send(&self, command: Command) {
-        match &self.0.commands {
+        if let Some(commands) = &self.0.commands {
             // If the thread is gone, the command is dropped and its reply says so.
-            Commands::Thread(commands) => drop(commands.send(command)),
-            Commands::Passing(passing) => passing.carry_out(command),
-            Commands::Nobody => {}
+            drop(commands.send(command));
         }
     }
 
@@ -210,42 +183,15 @@ impl JobStore {
         self.ask(|to| Command::Enqueue(job, to))
     }
 
-    /// Blocks until there is a job, someone calls [`JobStore::wake`], or `timeout` has passed. The job counts as running from
+    /// Blocks until there is a job, someone calls [`JobSource::wake`], or `timeout` has passed. The job counts as running from
     /// then on. For worker threads.
     pub fn next(&self, claim: &Claim, timeout: Duration) -> Next {
-        self.ask_next(claim, timeout).wait().unwrap_or(Next::Closed)
-    }
-
-    /// As [`JobStore::next`], to be waited for later; no answer means that the store is closed.
-    pub fn ask_next(&self, claim: &Claim, timeout: Duration) -> NextReply {
-        self.ask_next_for(claim, None, timeout)
-    }
-
-    /// As [`JobStore::ask_next`], for one of several workers: it says what it has, and is given what suits it.
-    pub fn ask_next_for(
-        &self,
-        claim: &Claim,
-        view: Option<Arc<WorkerView>>,
-        timeout: Duration,
-    ) -> NextReply {
-        let now = Instant::now();
-        // A year stands for "too long to count".
-        let deadline = now
-            .checked_add(timeout)
-            .unwrap_or(now + Duration::from_hours(365 * 24));
-        let reply = self.ask(|to| Command::Next(deadline, claim.clone(), view, to));
-        // The thread of the database says itself that it took too long.
-        let deadline = matches!(self.0.commands, Commands::Passing(_)).then_some(deadline);
-        NextReply { reply, deadline }
-    }
-
-    /// Makes workers that wait in [`JobStore::next`], now or next time, return.
-    pub fn wake(&self) {
-        self.send(Command::Wake);
+        let next = self.ask_next(claim, None, timeout);
+        next.wait().unwrap_or(Next::Closed)
     }
 
     /// The lease on a running job lasts for this term from now. One that is not renewed in time ends: the job goes back
-    /// into the queue as if its process had died, and [`JobStore::finish`] for that run changes nothing.
+    /// into the queue as if its process had died, and [`JobSource::finish`] for that run changes nothing.
     pub fn renew(&self, task: u64, term: Duration) {
         self.send(Command::Renew(task, term));
     }
@@ -277,11 +223,6 @@ impl JobStore {
         self.ask(|to| Command::LeasedJob(task, to))
     }
 
-    /// Ends a lease: the job is queued again. False if there was no such lease.
-    pub fn give_back(&self, task: u64, attempt: Attempt) -> Reply<Result<bool, StoreError>> {
-        self.ask(|to| Command::GiveBack(task, attempt, to))
-    }
-
     /// A worker is there no more: no job waits for it.
     pub fn worker_gone(&self, name: &Arc<str>) {
         self.send(Command::WorkerGone(name.clone()));
@@ -290,31 +231,6 @@ impl JobStore {
     /// Jobs that wait and may run.
     pub fn waiting(&self) -> usize {
         self.0.published.waiting.load(Ordering::Acquire)
-    }
-
-    /// Records the outcome of a taken job: it leaves the queue and enters the history in one step. A second report for
-    /// the same task changes nothing. Answers what remains in the queue. If the disk refuses, the answer is an error and
-    /// the store goes on trying.
-    pub fn finish(&self, task: u64, outcome: JobOutcome) -> Reply<Result<usize, StoreError>> {
-        if let Commands::Passing(passing) = &self.0.commands {
-            return passing.finish(task, outcome);
-        }
-        let outcome = Arc::new(EncodedOutcome::new(outcome));
-        self.ask(|to| Command::Finish(task, outcome, to))
-    }
-
-    /// Pending plus running.
-    pub fn remaining(&self) -> usize {
-        self.0.published.remaining.load(Ordering::Acquire)
-    }
-
-    /// Prompts that were handed out and have not ended, by the numbers of their runs.
-    pub(crate) fn handed_out(&self) -> BTreeMap<u64, Arc<str>> {
-        lock(&self.0.published.handed_out).clone()
-    }
-
-    pub fn queue(&self) -> Reply<Result<QueueState, StoreError>> {
-        self.ask(Command::Queue)
     }
 
     /// Whether jobs are held back.
@@ -392,41 +308,69 @@ impl JobStore {
     pub fn set(&self, key: &str, value: Option<&str>) -> Reply<Result<(), StoreError>> {
         self.ask(|to| Command::Set(key.into(), value.map(Into::into), to))
     }
+}
 
-    /// Hands out no more jobs until the process ends. What is accepted meanwhile waits for the next start.
-    pub fn drain(&self) -> Reply<()> {
+impl JobSource for JobStore {
+    fn ask_next(
+        &self,
+        claim: &Claim,
+        view: Option<Arc<WorkerView>>,
+        timeout: Duration,
+    ) -> NextReply {
+        let now = Instant::now();
+        // A year stands for "too long to count".
+        let deadline = now
+            .checked_add(timeout)
+            .unwrap_or(now + Duration::from_hours(365 * 24));
+        NextReply::new(self.ask(|to| Command::Next(deadline, claim.clone(), view, to)))
+    }
+
+    fn wake(&self) {
+        self.send(Command::Wake);
+    }
+
+    /// Ends a lease: the job is queued again.
+    fn give_back(&self, task: u64, attempt: Attempt) -> Reply<Result<bool, StoreError>> {
+        self.ask(|to| Command::GiveBack(task, attempt, to))
+    }
+
+    /// The job leaves the queue and enters the history in one step. If the disk refuses, the answer is an error and the store goes on
+    /// trying.
+    fn finish(&self, task: u64, outcome: JobOutcome) -> Reply<Result<usize, StoreError>> {
+        let outcome = Arc::new(EncodedOutcome::new(outcome));
+        self.ask(|to| Command::Finish(task, outcome, to))
+    }
+
+    fn remaining(&self) -> usize {
+        self.0.published.remaining.load(Ordering::Acquire)
+    }
+
+    fn handed_out(&self) -> BTreeMap<u64, Arc<str>> {
+        lock(&self.0.published.handed_out).clone()
+    }
+
+    fn queue(&self) -> Reply<Result<QueueState, StoreError>> {
+        self.ask(Command::Queue)
+    }
+
+    /// What is accepted meanwhile waits for the next start.
+    fn drain(&self) -> Reply<()> {
         self.ask(Command::Drain)
     }
 
-    /// The process is about to end because somebody wants that: a job that runs now is not to blame, even if the end
-    /// comes before [`JobStore::close`].
-    pub fn stopping(&self) -> Reply<()> {
+    /// A job that runs now is not to blame, even if the end comes before [`JobSource::close`].
+    fn stopping(&self) -> Reply<()> {
         self.ask(Command::Stopping)
     }
 
-    /// Ends in order: workers get [`Next::Closed`], and a job that still runs is queued again without counting the run
-    /// as an attempt. Dropping the last handle instead leaves it as a crash would.
-    pub fn close(&self) -> Reply<()> {
+    /// A job that still runs is queued again without counting the run as an attempt. Dropping the last handle instead leaves it as a crash
+    /// would.
+    fn close(&self) -> Reply<()> {
         self.ask(Command::Close)
     }
-}
 
-/// The question for the next job, on its way.
-pub struct NextReply {
-    reply: Reply<Next>,
-    deadline: Option<Instant>,
-}
-
-impl NextReply {
-    /// Blocks until there is an answer. None: the store is closed.
-    pub fn wait(self) -> Option<Next> {
-        match self.deadline {
-            None => self.reply.wait(),
-            Some(deadline) => self
-                .reply
-                .wait_until(deadline)
-                .unwrap_or(Some(Next::Timeout)),
-        }
+    fn store(&self) -> Option<&JobStore> {
+        Some(self)
     }
 }
 

@@ -45,7 +45,7 @@ fn view(models: &[&str]) -> Option<Arc<WorkerView>> {
 /// What a worker with these weights is given at once, if anything.
 fn ask(store: &JobStore, worker: &str, models: &[&str]) -> Option<TakenJob> {
     let claim = Claim::local(worker);
-    match store.ask_next_for(&claim, view(models), SOON).wait() {
+    match store.ask_next(&claim, view(models), SOON).wait() {
         Some(Next::Job(job)) => Some(*job),
         Some(Next::Timeout) => None,
         other => panic!("neither a job nor nothing: {other:?}"),

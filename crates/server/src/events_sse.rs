@@ -38,7 +38,7 @@ pub(crate) async fn get(request: Request) -> Answer {
         .and_then(|v| v.trim().parse::<u64>().ok())
         .unwrap_or(0);
     if app.hub.job(&id, 0).is_none_or(|v| v.entries.is_empty()) {
-        match stored(app.engine.store().job(&id).await)? {
+        match stored(app.store.job(&id).await)? {
             None => return Err(not_found()),
             Some(detail) => match detail.body {
                 JobBody::Finished(record) => return Ok(stream(Body::from(retell(&record, after)))),
@@ -81,7 +81,7 @@ async fn follow(app: App, id: Arc<str>, mut after: u64, sender: mpsc::Sender<Byt
         }
         if view.done {
             if after == 0
-                && let Some(Ok(Some(record))) = app.engine.store().history_get(&id).await
+                && let Some(Ok(Some(record))) = app.store.history_get(&id).await
             {
                 // It ended without running; only its record can tell.
                 let _ = sender.send(retell(&record, 0).into()).await;

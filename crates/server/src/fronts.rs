@@ -7,6 +7,7 @@ use std::sync::Arc;
 use fresco_cluster::Front;
 use fresco_cluster::protocol::Answered;
 use fresco_cluster::protocol::fronts::{FrontAnswer, FrontRequest};
+use fresco_engine::JobSource;
 use fresco_engine::store::HistoryRecord;
 use fresco_graph::{Map, Value, json};
 
@@ -79,7 +80,7 @@ fn is_entry(job: &Value, prompt_id: &str) -> bool {
 pub(crate) async fn history(request: &Request, prompt_id: &str) -> Option<String> {
     let far = others(request)?;
     // Whoever waits for a job of ours asks again and again.
-    let ours = request.app.engine.store().job(prompt_id).await;
+    let ours = request.app.store.job(prompt_id).await;
     if !matches!(ours, Some(Ok(None))) {
         return None;
     }
@@ -177,7 +178,7 @@ pub(crate) async fn tell(request: &Request, what: FrontRequest) {
 
 /// This front's answer to another one.
 pub async fn answer_front(app: &App, request: FrontRequest) -> Answered<FrontAnswer> {
-    let store = app.engine.store();
+    let store = &app.store;
     match request {
         FrontRequest::Queue => {
             let Some(Ok(queue)) = store.queue().await else {

@@ -23,7 +23,7 @@ pub(crate) async fn get(request: Request) -> Answer {
     let offset = integer("offset")?.unwrap_or(-1);
     let window = HistoryWindow { max_items, offset };
     let (own_items, own_offset) = window.of_each(fronts::has_others(&request));
-    let records = request.app.engine.store().history(own_items, own_offset);
+    let records = request.app.store.history(own_items, own_offset);
     let own = render(&stored(records.await)?);
     Ok(response::json_text(
         fronts::histories(&request, own, window).await?,
@@ -62,14 +62,7 @@ impl HistoryWindow {
 
 /// `GET /history/{prompt_id}`.
 pub(crate) async fn get_one(request: Request) -> Answer {
-    let record = stored(
-        request
-            .app
-            .engine
-            .store()
-            .history_get(request.param(0))
-            .await,
-    )?;
+    let record = stored(request.app.store.history_get(request.param(0)).await)?;
     if record.is_none()
         && let Some(entry) = fronts::history(&request, request.param(0)).await
     {
@@ -81,7 +74,7 @@ pub(crate) async fn get_one(request: Request) -> Answer {
 /// `POST /history`.
 pub(crate) async fn post(mut request: Request) -> Answer {
     let body = request.json_map().await?;
-    let store = request.app.engine.store();
+    let store = &request.app.store;
     let delete = ids(body.get("delete"))?;
     if body.get("clear").is_some_and(Value::truthy) {
         stored(store.history_clear().await)?;

@@ -88,7 +88,7 @@ pub(crate) async fn list(request: Request) -> Answer {
     let mut query = read_query(&request)?;
     let limit = *query.limit.get_or_insert(DEFAULT_LIMIT);
     let offset = query.offset;
-    let page = stored(request.app.engine.store().jobs(query).await)?;
+    let page = stored(request.app.store.jobs(query).await)?;
     let mut out = String::from("{\"jobs\":[");
     for (i, job) in page.jobs.iter().enumerate() {
         if i > 0 {
@@ -162,7 +162,7 @@ pub(crate) fn not_found() -> ApiError {
 
 /// `GET /api/jobs/{job_id}`.
 pub(crate) async fn get(request: Request) -> Answer {
-    let detail = stored(request.app.engine.store().job(request.param(0)).await)?;
+    let detail = stored(request.app.store.job(request.param(0)).await)?;
     let Some(JobDetail { job, body }) = detail else {
         return Err(not_found());
     };
@@ -189,7 +189,7 @@ pub(crate) async fn get(request: Request) -> Answer {
 async fn cancel_one(app: &App, id: &str) -> Result<bool, ApiError> {
     let cancelled = stored(Some(app.engine.cancel(id).await))?;
     if cancelled
-        && let Some(detail) = stored(app.engine.store().job(id).await)?
+        && let Some(detail) = stored(app.store.job(id).await)?
         && detail.job.status == JobStatus::Cancelled
     {
         // It never ran, so no event will tell its followers.
@@ -201,9 +201,8 @@ async fn cancel_one(app: &App, id: &str) -> Result<bool, ApiError> {
 /// `POST /api/jobs/{job_id}/cancel`. A job that has ended already is not an error: the wish is fulfilled.
 pub(crate) async fn cancel(request: Request) -> Answer {
     let id = request.param(0);
-    let engine = &request.app.engine;
     let cancelled = cancel_one(&request.app, id).await?;
-    if !cancelled && stored(engine.store().job(id).await)?.is_none() {
+    if !cancelled && stored(request.app.store.job(id).await)?.is_none() {
         return Err(not_found());
     }
     Ok(response::json(

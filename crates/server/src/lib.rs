@@ -66,7 +66,7 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use fresco_cluster::Front;
-use fresco_engine::Engine;
+use fresco_engine::{Engine, JobStore};
 use fresco_files::{Dirs, Folders, MemoryGuard};
 use fresco_memory::Registries;
 
@@ -90,6 +90,8 @@ pub struct App(Arc<AppState>);
 pub struct AppState {
     pub config: Config,
     pub engine: Engine,
+    /// The engine's queue and history.
+    pub store: JobStore,
     /// Where models are and how long they stay.
     pub models: Registries,
     pub hub: Arc<Hub>,
@@ -116,6 +118,7 @@ pub struct AppState {
 pub struct Parts {
     pub config: Config,
     pub engine: Engine,
+    pub store: JobStore,
     pub models: Registries,
     pub hub: Arc<Hub>,
     pub metrics: Arc<Metrics>,
@@ -150,6 +153,7 @@ impl App {
         let Parts {
             config,
             engine,
+            store,
             models,
             hub,
             metrics,
@@ -174,6 +178,7 @@ impl App {
             users,
             config,
             engine,
+            store,
             models,
             hub,
             dirs,

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use fresco_cluster::protocol::fronts::FrontRequest;
-use fresco_engine::StoreError;
 use fresco_engine::store::{QueueChange, QueueOutline, QueueRecord};
+use fresco_engine::{JobSource, StoreError};
 use fresco_graph::{Map, Value, json, map};
 
 use crate::error::{ApiError, Code};
@@ -42,7 +42,7 @@ pub(crate) fn write_item(
 
 /// `GET /queue`.
 pub(crate) async fn get(request: Request) -> Answer {
-    let queue = stored(request.app.engine.store().queue().await)?;
+    let queue = stored(request.app.store.queue().await)?;
     let [running, pending] = fronts::queues(&request).await;
     let mut out = String::from("{\"queue_running\":");
     write_items(&mut out, &queue.running, &running);
@@ -113,7 +113,7 @@ pub(crate) async fn post(mut request: Request) -> Answer {
 
 /// `GET /fresco/queue`.
 pub(crate) async fn outline(request: Request) -> Answer {
-    let outline = stored(request.app.engine.store().outline().await)?;
+    let outline = stored(request.app.store.outline().await)?;
     Ok(response::json(&wire(&outline)))
 }
 

@@ -264,7 +264,7 @@ impl Worker for RemoteWorker {
         match self.link.wait_ready(&front.id, patience) {
             Readiness::Ready => true,
             Readiness::Elsewhere => {
-                let waiting = front.engine().is_some_and(|e| e.store().waiting() > 0);
+                let waiting = front.store.waiting() > 0;
                 if waiting {
                     let want = WorkerRequest::Want {
                         front: front.id.clone(),

@@ -80,7 +80,7 @@ pub struct LeaseRecord {
 /// A job handed to the worker.
 #[derive(Clone, Debug)]
 pub struct TakenJob {
-    /// Names this run in [`JobStore::finish`](super::JobStore::finish).
+    /// Names this run in [`JobSource::finish`](super::JobSource::finish).
     pub task: u64,
     /// 1 for the first run; more when the process died while running it. Such a job runs before all others, so that
     /// nothing but itself can be to blame if that happens again.

@@ -41,7 +41,7 @@ pub fn rig_of(
         executor,
         workers,
         listings: Arc::new(NoListings),
-        store: JobStore::open(path, Limits::default()).unwrap(),
+        jobs: Arc::new(JobStore::open(path, Limits::default()).unwrap()),
         limits: PromptLimits::default(),
         // Long enough for a node that heeds an interrupt, on a machine that does much else.
         hang_grace: Duration::from_millis(1500),
@@ -108,7 +108,14 @@ impl Rig {
     }
 
     pub fn status(&self, id: &str) -> String {
-        let record = self.engine.store().history_get(id).wait().unwrap().unwrap();
+        let record = self
+            .engine
+            .store()
+            .unwrap()
+            .history_get(id)
+            .wait()
+            .unwrap()
+            .unwrap();
         record.map_or("-".into(), |r| {
             format!("{} {}", r.end.status_str(), r.end.is_finished())
         })
@@ -173,6 +180,7 @@ fn order_of_the_queue() {
     let history = rig
         .engine
         .store()
+        .unwrap()
         .history(None, -1)
         .wait()
         .unwrap()
@@ -206,7 +214,14 @@ fn a_node_that_never_ends_ends_its_own_prompt_only() {
     rig.idle();
     assert_eq!(rig.status("deaf"), "error false");
     // It was cancelled, and that is what it is called, though its thread had to be given up.
-    let job = rig.engine.store().job("deaf").wait().unwrap().unwrap();
+    let job = rig
+        .engine
+        .store()
+        .unwrap()
+        .job("deaf")
+        .wait()
+        .unwrap()
+        .unwrap();
     assert_eq!(
         job.unwrap().job.status,
         fresco_engine::store::JobStatus::Cancelled
@@ -278,6 +293,7 @@ fn secrets_reach_no_record() {
     let record = rig
         .engine
         .store()
+        .unwrap()
         .history_get("a")
         .wait()
         .unwrap()

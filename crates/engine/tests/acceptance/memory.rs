@@ -77,7 +77,13 @@ impl MemoryRoom for Room {
 
     fn free(&self, request: &FreeRequest, running: Option<&str>) -> Option<RoomReport> {
         let history = self.engine.get().map_or(0, |engine| {
-            let all = engine.store().history(None, -1).wait().unwrap().unwrap();
+            let all = engine
+                .store()
+                .unwrap()
+                .history(None, -1)
+                .wait()
+                .unwrap()
+                .unwrap();
             all.len()
         });
         let running = running.map_or(String::new(), |id| format!(" beside {id}"));

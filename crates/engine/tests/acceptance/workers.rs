@@ -310,13 +310,13 @@ fn a_worker_elsewhere_is_stopped_by_its_token_and_its_end_is_recorded() {
     rig.submit("a", SAVE);
     rig.until("the run", || far.control("a").is_some());
     assert_eq!(&*rig.engine.running()[0].worker, "far");
-    let leases = rig.engine.store().leases().wait().unwrap();
+    let leases = rig.engine.store().unwrap().leases().wait().unwrap();
     assert_eq!((&*leases[0].owner, &*leases[0].prompt_id), ("far", "a"));
     // Each sign of life makes it last longer.
     let control = far.control("a").unwrap();
     rig.until("a later deadline", || {
         control.renew_lease();
-        let renewed = rig.engine.store().leases().wait().unwrap();
+        let renewed = rig.engine.store().unwrap().leases().wait().unwrap();
         renewed[0].deadline > leases[0].deadline
     });
     rig.engine.interrupt(Some("a"));
@@ -325,7 +325,15 @@ fn a_worker_elsewhere_is_stopped_by_its_token_and_its_end_is_recorded() {
     });
     far.end(JobEnd::Interrupted.into());
     rig.until("the end", || rig.status("a") == "error false");
-    assert!(rig.engine.store().leases().wait().unwrap().is_empty());
+    assert!(
+        rig.engine
+            .store()
+            .unwrap()
+            .leases()
+            .wait()
+            .unwrap()
+            .is_empty()
+    );
     assert_eq!(&*rig.engine.workers()[0].worker, "far");
 }
 

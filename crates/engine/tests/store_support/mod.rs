@@ -50,9 +50,14 @@ pub(crate) fn here() -> Claim {
     Claim::local("here")
 }
 
+pub(crate) fn next(jobs: &impl JobSource, timeout: Duration) -> Next {
+    let next = jobs.ask_next(&here(), None, timeout);
+    next.wait().unwrap_or(Next::Closed)
+}
+
 #[track_caller]
-pub(crate) fn take(store: &JobStore) -> TakenJob {
-    match store.next(&here(), Duration::from_mins(1)) {
+pub(crate) fn take(jobs: &impl JobSource) -> TakenJob {
+    match next(jobs, Duration::from_mins(1)) {
         Next::Job(job) => *job,
         other => panic!("no job but {other:?}"),
     }
@@ -64,8 +69,8 @@ pub(crate) fn success() -> JobOutcome {
 
 /// Finishes a task and says what remains.
 #[track_caller]
-pub(crate) fn end(store: &JobStore, task: u64) -> usize {
-    store.finish(task, success()).wait().unwrap().unwrap()
+pub(crate) fn end(jobs: &impl JobSource, task: u64) -> usize {
+    jobs.finish(task, success()).wait().unwrap().unwrap()
 }
 
 pub(crate) fn ids(records: &[QueueRecord]) -> Vec<&str> {

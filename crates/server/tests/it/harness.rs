@@ -107,6 +107,7 @@ fn build(
     models.on_event(Arc::new(move |event| listener.memory_event(event)));
     let mut registry = NodeRegistry::new();
     registry.add(crate::nodes::NODES);
+    let store = JobStore::open(&StorePath::Memory, limits).unwrap();
     let engine = Engine::start(EngineConfig {
         executor: ExecutorConfig {
             registry: LiveRegistry::new(registry),
@@ -120,7 +121,7 @@ fn build(
         },
         workers: vec![WorkerConfig::local()],
         listings: Arc::new(Disk(folders.clone())),
-        store: JobStore::open(&StorePath::Memory, limits).unwrap(),
+        jobs: Arc::new(store.clone()),
         limits: PromptLimits::default(),
         hang_grace: Duration::from_secs(5),
     })
@@ -129,6 +130,7 @@ fn build(
         far: None,
         config,
         engine,
+        store,
         models: models.into(),
         hub,
         metrics,
