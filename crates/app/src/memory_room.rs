@@ -35,6 +35,7 @@ pub(crate) struct Room {
 impl Room {
     /// Writes the registry's events to this log from now on.
     pub(crate) fn new(registry: ModelRegistry, log: Option<&Path>) -> anyhow::Result<Self> {
+        registry.on_event(Arc::new(fresco_server::log_memory_event));
         if let Some(path) = log {
             let log = MemoryLog::open(path)?;
             registry.on_event(Arc::new(move |event| log.write(event)));
@@ -196,7 +197,7 @@ impl MemoryRoom for Room {
             running: running.map(Into::into),
         };
         match self.carry_out(command)? {
-            MemoryAnswer::Freed(report) => Some((&report).into()),
+            MemoryAnswer::Freed(report) => Some(fresco_server::room_report(&report)),
             _ => None,
         }
     }

@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fresco_cluster::content::sync::ModelServer;
 use fresco_cluster::content::{Catalogue, Transfer};
+use fresco_cluster::protocol::memory::MemoryReply;
 use fresco_cluster::{Broker, MemoryRequests, WorkerParts, WorkerProcess, WorkerSink};
 use fresco_engine::{Engine, EngineConfig, EventSink, JobPasser, WorkerConfig};
 use fresco_graph::PromptLimits;
-use fresco_memory::{MemoryAnswer, MemoryCommand, Refusal, Registries};
+use fresco_memory::{MemoryCommand, Refusal, Registries};
 
 use crate::assembly::Assembly;
 use crate::cli::{DirArgs, WorkerTaskArgs};
@@ -207,8 +208,9 @@ struct Memory {
 }
 
 impl MemoryRequests for Memory {
-    fn carry_out(&self, command: &MemoryCommand) -> Result<MemoryAnswer, Refusal> {
+    fn carry_out(&self, command: &MemoryCommand) -> Result<MemoryReply, Refusal> {
         let answer = self.models.carry_out(command);
+        let answer = answer.map(|answer| fresco_server::memory_reply(&answer));
         if command.changes() {
             self.engine.memory_changed();
         }

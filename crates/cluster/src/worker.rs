@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use fresco_engine::{Engine, JobPasser, now_ms};
 use fresco_files::Folders;
-use fresco_memory::{MemoryAnswer, MemoryCommand, Refusal};
+use fresco_memory::{MemoryCommand, Refusal};
 
 use crate::connection::{Broker, BrokerError, Heard, Subscription, is_word};
 use crate::content::sync::ModelServer;
@@ -28,6 +28,7 @@ use crate::content::{Catalogue, Transfer, neutral_view};
 use crate::protocol::alive::Alive;
 use crate::protocol::control::{FreedMemory, WorkerAnswer, WorkerDescription, WorkerRequest};
 use crate::protocol::jobs::{JobMessage, RunAnswer};
+use crate::protocol::memory::MemoryReply;
 use crate::protocol::{self, Answered, BEAT, PROTOCOL, ProtocolError};
 use delivery::Undelivered;
 pub use events::{EventReceiver, WorkerSink};
@@ -66,7 +67,7 @@ pub struct WorkerParts {
 /// Requests that the memory room answers.
 pub trait MemoryRequests: Send + Sync {
     /// May take its time.
-    fn carry_out(&self, command: &MemoryCommand) -> Result<MemoryAnswer, Refusal>;
+    fn carry_out(&self, command: &MemoryCommand) -> Result<MemoryReply, Refusal>;
 }
 
 /// What the threads share.
@@ -329,7 +330,7 @@ impl Shared {
             WorkerRequest::Describe => Ok(WorkerAnswer::Description(self.describe())),
             WorkerRequest::Memory(command) => {
                 let answer = self.memory.carry_out(&command);
-                Ok(WorkerAnswer::Memory(answer.map(Into::into)))
+                Ok(WorkerAnswer::Memory(answer))
             }
             WorkerRequest::Models(request) => self.models.answer(request).map(WorkerAnswer::Models),
         }

@@ -73,13 +73,16 @@ impl ModelEntry {
             let orphan =
                 claim.policy == Policy::Auto && self.handles.is_empty() && self.opening.is_empty();
             if orphan && claim.source != crate::PolicySource::Api {
-                problems.push(format!("{id}: a claim without a handle: {}", claim.wish()));
+                let (policy, node) = (claim.policy, &claim.node);
+                problems.push(format!(
+                    "{id}: a claim without a handle: {policy} of node {node:?}"
+                ));
             }
             let over = claim.policy == Policy::EjectAfter && !state.flight.contains(&claim.prompt);
             if over && !claim.prompt.is_empty() {
+                let (policy, node) = (claim.policy, &claim.node);
                 problems.push(format!(
-                    "{id}: a claim of a prompt that is over: {}",
-                    claim.wish()
+                    "{id}: a claim of a prompt that is over: {policy} of node {node:?}"
                 ));
             }
         }

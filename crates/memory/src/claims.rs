@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::reason::Wish;
-use crate::{ClaimReport, ContentKey, ModelId, Policy, PolicySource, SetBy, WeightsId, Who};
+use crate::reason::{NodePlace, Wish};
+use crate::{ClaimReport, ContentKey, ModelId, Policy, PolicySource, SetBy, Who};
 
 /// Where weights come from, whatever the file holds now: a loader that reads a changed file is the same claimant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,40 +110,12 @@ impl Claim {
         self.source != PolicySource::Api && !self.node.is_empty()
     }
 
-    /// As [`Claim::wish`] in words, and the client is said even where it has no name: two people may wonder which of them.
-    pub(crate) fn in_full(&self) -> String {
-        if self.has_place() && self.client.is_empty() {
-            format!(
-                "{} set by node {} of a client without an id",
-                self.policy, self.node
-            )
-        } else if self.has_place() {
-            format!("{} set by {}", self.policy, self.claimant())
-        } else {
-            self.wish().to_string()
+    /// Where it was made.
+    pub(crate) fn place(&self) -> NodePlace {
+        NodePlace {
+            node: Arc::clone(&self.node),
+            client: Arc::clone(&self.client),
         }
-    }
-
-    /// What ends this claim on these weights.
-    pub(crate) fn how_to_undo(&self, id: &WeightsId) -> String {
-        let drop = format!(
-            "drop the model with all wishes for it: on the page under Memory, or by DELETE /memory/models/{id}"
-        );
-        if self.has_place() {
-            format!(
-                "choose another retention in {} and run it again, or {drop}",
-                self.claimant()
-            )
-        } else {
-            format!(
-                "choose another policy on the page under Memory or by PATCH /memory/models/{id}, or {drop}"
-            )
-        }
-    }
-
-    /// `node 4 of client 8f3a`; without a client where nobody named one.
-    pub(crate) fn claimant(&self) -> String {
-        claimant(&self.node, &self.client)
     }
 
     fn report(&self) -> ClaimReport {
@@ -155,15 +127,6 @@ impl Claim {
             source: self.source,
             at: self.at,
         }
-    }
-}
-
-/// `node 4 of client 8f3a`.
-pub(crate) fn claimant(node: &str, client: &str) -> String {
-    if client.is_empty() {
-        format!("node {node}")
-    } else {
-        format!("node {node} of client {client}")
     }
 }
 

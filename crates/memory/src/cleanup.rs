@@ -9,7 +9,9 @@ use crate::events::event;
 use crate::plan;
 use crate::reason::{Reason, Wish};
 use crate::registry::{ModelRegistry, State};
-use crate::{Action, EvictionPlan, ModelId, Origin, PlanStep, Policy, Trigger, WeightsId, Who};
+use crate::{
+    Action, EvictionPlan, MemoryFlag, ModelId, Origin, PlanStep, Policy, Trigger, WeightsId, Who,
+};
 
 /// Host bytes after which the heap is given back to the system.
 const TRIM: u64 = 256 << 20;
@@ -152,7 +154,7 @@ impl ModelRegistry {
             for step in &mut plan.steps {
                 step.reason = Reason::Idle;
                 step.origin = Some(Origin::Flag {
-                    flag: "--unload-after",
+                    flag: MemoryFlag::UnloadAfter,
                 });
             }
             done.add(state.execute(&plan, &cause));

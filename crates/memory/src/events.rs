@@ -1,4 +1,4 @@
-//! What happened: a ring of events, a line in the log for each, and whoever listens.
+//! What happened: a ring of events, and whoever listens.
 //!
 //! Events are numbered under the registry's lock and handed out after it was given back, in their order: a listener
 //! may ask the registry anything.
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use crate::reason::{Reason, Wish};
-use crate::{Event, ModelId, Origin, Policy, SetBy, Trigger, WeightsId, Who, plain};
+use crate::{Event, ModelId, Origin, Policy, SetBy, Trigger, WeightsId, Who};
 
 /// How many events are remembered.
 pub(crate) const RING: usize = 10_000;
@@ -188,7 +188,7 @@ struct Waiting {
     busy: bool,
 }
 
-/// Hands events to the log and to listeners.
+/// Hands events to listeners.
 #[derive(Default)]
 pub(crate) struct Outbox {
     waiting: Mutex<Waiting>,
@@ -232,7 +232,6 @@ impl Outbox {
             let turn = Turn(self);
             let listeners: Vec<Listener> = lock(&self.listeners).clone();
             for event in &batch {
-                line(event);
                 for listener in &listeners {
                     listener(event);
                 }
@@ -240,62 +239,4 @@ impl Outbox {
             drop(turn);
         }
     }
-}
-
-/// The event as a line of the log: a sentence where people want to know it, all of it for whoever looks closer.
-fn line(event: &Event) {
-    match plain::sentence(event) {
-        Some(text) if event.error.is_some() => tracing::warn!("{text}"),
-        Some(text) => tracing::info!("{text}"),
-        None => {}
-    }
-    tracing::debug!(seq = event.seq, "{}", describe(event));
-}
-
-/// One line: kind, identity, policy and its source, bytes, reason.
-pub fn describe(event: &Event) -> String {
-    use std::fmt::Write;
-    let mut text = event.kind.to_owned();
-    let mut add = |name: &str, value: Option<String>| {
-        if let Some(value) = value {
-            let _ = write!(text, " {name}={value}");
-        }
-    };
-    add("weights", event.weights.as_ref().map(ToString::to_string));
-    add("model", event.model.map(|id| id.to_string()));
-    add("device", event.device.clone());
-    add("decision", event.decision.map(str::to_owned));
-    add("policy", event.policy.map(|policy| policy.to_string()));
-    let set_by = event.set_by.as_ref();
-    add("from", set_by.map(|s| s.source.name().to_owned()));
-    add("set_by_node", said(set_by.map(|s| &s.node)));
-    add("set_by_client", said(set_by.map(|s| &s.client)));
-    if let Some(origin) = &event.origin {
-        let (node, client) = origin.place();
-        add("origin", Some(origin.kind().to_owned()));
-        add("origin_name", origin.name().map(|name| format!("{name:?}")));
-        add("origin_node", said(node));
-        add("origin_client", said(client));
-    }
-    add("before", event.bytes_before.map(|b| b.to_string()));
-    add("after", event.bytes_after.map(|b| b.to_string()));
-    for (device, bytes) in &event.places {
-        add(device, Some(bytes.to_string()));
-    }
-    for (name, value) in &event.numbers {
-        add(name, Some(value.to_string()));
-    }
-    add("trigger", event.trigger.map(|t| t.name().to_owned()));
-    add("prompt", event.prompt.as_ref().map(ToString::to_string));
-    add("node", event.node.as_ref().map(ToString::to_string));
-    add("error", event.error.as_ref().map(|e| format!("{e:?}")));
-    if let Some(reason) = &event.reason {
-        let _ = write!(text, ": {reason}");
-    }
-    text
-}
-
-fn said(text: Option<&Arc<str>>) -> Option<String> {
-    text.filter(|text| !text.is_empty())
-        .map(ToString::to_string)
 }

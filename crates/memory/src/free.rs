@@ -9,19 +9,19 @@ use crate::events::event;
 use crate::plan;
 use crate::registry::{ModelRegistry, State};
 use crate::{
-    Action, EvictionPlan, FreeNote, FreeReport, FreeRequest, Freed, ModelReport, Origin, Policy,
-    PolicySource, Reason, Refusal, Trigger, WeightsId, Who,
+    Action, ApiRequest, EvictionPlan, FreeNote, FreeReport, FreeRequest, Freed, ModelReport,
+    Origin, Policy, PolicySource, Reason, Refusal, Trigger, WeightsId, Who,
 };
 
 /// The origin of what `POST /free` does.
 pub(crate) const REQUEST: Origin = Origin::Api {
-    request: "POST /free",
+    request: ApiRequest::Free,
 };
 const PATCH: Origin = Origin::Api {
-    request: "PATCH /memory/models",
+    request: ApiRequest::SetPolicy,
 };
 const DELETE: Origin = Origin::Api {
-    request: "DELETE /memory/models",
+    request: ApiRequest::Remove,
 };
 
 /// How a model left.

@@ -23,7 +23,6 @@ mod oom;
 mod open;
 mod place;
 mod placement;
-mod plain;
 pub mod plan;
 mod reason;
 mod registry;
@@ -41,7 +40,7 @@ pub use blocks::{Distribution, Placement, allocation_string, distribute};
 pub use budget::{Budget, Demand, ReserveRule, Reserves, VramState, budget, headroom};
 pub use command::{MemoryAnswer, MemoryCommand, Overview, Refusal};
 pub use error::{Gone, MemoryError};
-pub use events::{EventNumbers, Listener, describe};
+pub use events::{EventNumbers, Listener};
 pub use expert::{
     Amount, DeviceTotal, Expert, ExpertCode, ExpertError, Warning, device_order, parse_expert,
 };

@@ -1,8 +1,6 @@
 //! When a device is full although it was planned otherwise: steps that go further and further, and what to say at the
 //! end.
 
-use std::fmt;
-
 use crate::act::{Cause, OUT_OF_MEMORY};
 use crate::entry::DeviceIndex;
 use crate::events::event;
@@ -33,19 +31,6 @@ impl OomStep {
             Some(Self::EvictKept) => Self::EvictPinned,
             Some(Self::EvictPinned) => Self::ReleaseHostCopies,
             Some(Self::ReleaseHostCopies | Self::GiveUp) => return None,
-        })
-    }
-}
-
-impl fmt::Display for OomStep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::EmptyCaches => "caches are emptied",
-            Self::EvictUnkept => "what is not kept leaves the device",
-            Self::EvictKept => "what is kept leaves the device",
-            Self::EvictPinned => "what is pinned leaves the device",
-            Self::ReleaseHostCopies => "copies in main memory are released",
-            Self::GiveUp => "given up: everything of this prompt leaves the device",
         })
     }
 }

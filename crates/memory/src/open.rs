@@ -322,7 +322,7 @@ impl State {
             };
             if let Some(old) = old {
                 let reason = Reason::ClaimMoved {
-                    claimant: claim.claimant(),
+                    claimant: claim.place(),
                     file: location.file_name(),
                     counts: entry.claims.effective(),
                 };
@@ -421,9 +421,9 @@ fn conflicts(entry: &ModelEntry, made: &Claim) -> Vec<Conflict> {
         winner: winner.wish(),
         origin: lost.set_by().origin(),
         reason: Reason::Conflict {
-            loser: lost.in_full(),
-            winner: winner.in_full(),
-            way_out: winner.how_to_undo(&entry.id),
+            loser: lost.wish(),
+            winner: winner.wish(),
+            weights: entry.id.clone(),
         },
     };
     new.map(conflict).collect()

@@ -12,8 +12,8 @@ use crate::oom::OomStep;
 use crate::reason::Reason;
 use crate::registry::{ModelRegistry, State};
 use crate::{
-    Allowance, Budget, Demand, MemoryError, ModelId, Need, Origin, Placement, Trigger, Unit,
-    UnitPlan, UnitScene, VramState, WeightsId, Who, budget, distribute, plan_units,
+    Allowance, Budget, Demand, MemoryError, MemoryFlag, ModelId, Need, Origin, Placement, Trigger,
+    Unit, UnitPlan, UnitScene, VramState, WeightsId, Who, budget, distribute, plan_units,
 };
 
 /// The models of a load, in the order in which they are placed.
@@ -535,7 +535,9 @@ impl State {
             .any(|unit| meant(unit) && entry.home(model, unit) != Some(handle.compute));
         if short && load.registry.settings().state == VramState::NoVram {
             reasons.push(Reason::NoVram { device });
-            origin = origin.or(Some(Origin::Flag { flag: "--novram" }));
+            origin = origin.or(Some(Origin::Flag {
+                flag: MemoryFlag::NoVram,
+            }));
         } else if short {
             let limit = placed.limit.map(|limit| (limit, placed.buffer));
             reasons.push(Reason::DeviceShort { device, limit });

@@ -2,11 +2,10 @@
 //! that it costs the same however many layers models have.
 
 use std::cmp::Reverse;
-use std::fmt;
 
 use crate::{
-    Action, EvictionPlan, FreeRequest, ModelId, Origin, PlanStep, Policy, Reason, SetBy, WeightsId,
-    Wish,
+    Action, EvictionPlan, FreeRequest, MemoryFlag, ModelId, Origin, PlanStep, Policy, Reason,
+    SetBy, WeightsId, Wish,
 };
 
 /// Weights that handles share, or what one patched handle has of its own, as the planner sees it.
@@ -62,20 +61,6 @@ pub enum EvictionRank {
 impl EvictionRank {
     /// The highest rank that the ordinary need of room may touch.
     pub const ORDINARY: Self = Self::KeptAndHeld;
-}
-
-impl fmt::Display for EvictionRank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unreferenced => "nothing refers to it any more",
-            Self::Ejected => "its prompt is over and asked for it to go",
-            Self::Idle => "not in use",
-            Self::Held => "in use by a prompt, but not now",
-            Self::Kept => "kept, but the room is needed",
-            Self::KeptAndHeld => "kept and in use by a prompt, but the room is needed now",
-            Self::Pinned => "pinned, but there is no other way",
-        })
-    }
 }
 
 impl Item {
@@ -297,7 +282,7 @@ pub fn prompt_end(scene: &Scene, whole: bool) -> EvictionPlan {
                     let reason = Reason::SmartMemoryOff;
                     steps.push(PlanStep {
                         origin: Some(Origin::Flag {
-                            flag: "--disable-smart-memory",
+                            flag: MemoryFlag::DisableSmartMemory,
                         }),
                         ..item.step(Some((scene, device)), Action::Evict, reason)
                     });

@@ -2,68 +2,21 @@
 
 use std::sync::Arc;
 
-use fresco_placement::{DeviceBytes, FreedModel, PlannedStep, RoomReport, StepAction};
+use fresco_placement::DeviceBytes;
 use fresco_tensor::DeviceId;
 
 use crate::amount::Decimal;
 use crate::entry::{DeviceIndex, ModelEntry};
 use crate::registry::{ModelRegistry, State};
 use crate::{
-    Action, Amount, DeviceReport, EvictionPlan, FreeReport, Freed, HandleReport, HostMemory,
-    ModelId, ModelReport, Placement, PlanStep, Snapshot, State as ModelState, UnitReport,
-    WeightsId, allocation_string,
+    Amount, DeviceReport, HandleReport, HostMemory, ModelId, ModelReport, Placement, Snapshot,
+    State as ModelState, UnitReport, WeightsId, allocation_string,
 };
 
 /// Bytes by device as other processes and the API read them.
 pub fn device_bytes(places: &[(String, u64)]) -> DeviceBytes {
     let of = |(device, bytes): &(String, u64)| (device.as_str().into(), *bytes);
     places.iter().map(of).collect()
-}
-
-impl From<&PlanStep> for PlannedStep {
-    fn from(step: &PlanStep) -> Self {
-        let (action, action_bytes) = match step.action {
-            Action::Keep => (StepAction::Keep, None),
-            Action::Demote { bytes } => (StepAction::Demote, Some(bytes)),
-            Action::Evict => (StepAction::Evict, None),
-            Action::Release => (StepAction::Release, None),
-            Action::Defer => (StepAction::Defer, None),
-            Action::Load { bytes } => (StepAction::Load, Some(bytes)),
-        };
-        Self {
-            weights_id: step.weights.as_str().into(),
-            device: step.device.as_deref().map(Into::into),
-            action,
-            action_bytes,
-            policy: step.policy.to_string().into(),
-            bytes: step.bytes,
-            reason: step.reason.to_string().into(),
-            worker: None,
-        }
-    }
-}
-
-impl EvictionPlan {
-    /// The plan as other processes and the API read it.
-    pub fn planned_steps(&self) -> Vec<PlannedStep> {
-        self.steps.iter().map(PlannedStep::from).collect()
-    }
-}
-
-impl From<&FreeReport> for RoomReport {
-    fn from(report: &FreeReport) -> Self {
-        let model = |freed: &Freed| FreedModel {
-            weights_id: freed.weights.as_str().into(),
-            before: device_bytes(&freed.before),
-            after: device_bytes(&freed.after),
-            error: freed.error.clone(),
-            worker: None,
-        };
-        Self {
-            models: report.models.iter().map(model).collect(),
-            plan: report.plan.planned_steps(),
-        }
-    }
 }
 
 impl ModelRegistry {

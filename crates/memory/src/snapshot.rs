@@ -168,7 +168,7 @@ fn entry(out: &mut String, entry: &ModelEntry) {
         );
     }
     if let Some(wish) = ejected {
-        let _ = writeln!(out, "  leaves later: {wish}");
+        let _ = writeln!(out, "  leaves later: {wish:?}");
     }
     if let Some(origin) = removed {
         let _ = writeln!(out, "  removed: {origin:?}");
@@ -225,7 +225,7 @@ fn snapshot(registry: &ModelRegistry) -> String {
         step,
     } in active.values()
     {
-        let step = step.map_or(String::new(), |step| format!(", {step}"));
+        let step = step.map_or(String::new(), |step| format!(", {step:?}"));
         let _ = writeln!(out, "{} uses {} models{step}", who(by), models.len());
     }
     for one in entries.values() {

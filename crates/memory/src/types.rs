@@ -251,10 +251,26 @@ impl SetBy {
                 input: "retention",
             },
             PolicySource::Api => Origin::Api {
-                request: "PATCH /memory/models",
+                request: ApiRequest::SetPolicy,
             },
         }
     }
+}
+
+/// A request that somebody made from outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiRequest {
+    Free,
+    SetPolicy,
+    Remove,
+}
+
+/// A choice at the start of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemoryFlag {
+    NoVram,
+    UnloadAfter,
+    DisableSmartMemory,
 }
 
 /// Who made something happen.
@@ -270,10 +286,10 @@ pub enum Origin {
         input: &'static str,
     },
     Api {
-        request: &'static str,
+        request: ApiRequest,
     },
     Flag {
-        flag: &'static str,
+        flag: MemoryFlag,
     },
     /// Room was needed; the node that needed it, if it was one.
     Pressure {
@@ -308,16 +324,6 @@ impl Origin {
             Self::Flag { .. } => "flag",
             Self::Pressure { .. } => "pressure",
             Self::Program => "program",
-        }
-    }
-
-    /// The input, the request or the flag.
-    pub fn name(&self) -> Option<&'static str> {
-        match self {
-            Self::Node { input, .. } => Some(input),
-            Self::Api { request } => Some(request),
-            Self::Flag { flag } => Some(flag),
-            Self::Default | Self::Pressure { .. } | Self::Program => None,
         }
     }
 

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use axum::extract::ws::{Message, Utf8Bytes};
 use bytes::Bytes;
-use fresco_cluster::protocol::memory::EventState;
 use fresco_engine::{Event, EventKind, EventSink, NodeIds, NodeProgress, ProgressRegistry};
 use fresco_graph::{Preview, PreviewFormat, Value, lock};
 use indexmap::IndexMap;
@@ -23,7 +22,7 @@ use crate::answers::{Answer, Answers};
 use crate::config::Limits;
 use crate::frames::{self, Target};
 use crate::job_log::{JobLogs, JobView};
-use crate::memory_json::DowngradeEvent;
+use crate::memory_json::{DowngradeEvent, event_state};
 use crate::metrics::Metrics;
 use crate::outbox::{Class, Frame, Outbox};
 
@@ -491,7 +490,7 @@ impl Hub {
 
     /// The memory room did or decided something.
     pub fn memory_event(&self, event: &fresco_memory::Event) {
-        self.memory(&self.lock(), || EventState::from(event));
+        self.memory(&self.lock(), || event_state(event));
     }
 
     /// To everyone who asked for events of the memory room.

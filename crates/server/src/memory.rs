@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::error::{ApiError, Code};
 use crate::far::{self, OVERVIEW};
-use crate::memory_json::FreeAnswer;
+use crate::memory_json::{FreeAnswer, memory_reply};
 use crate::memory_load::load_query;
 use crate::request::Request;
 use crate::response;
@@ -103,7 +103,7 @@ async fn carry_out_here(
         if command.changes() {
             engine.memory_changed();
         }
-        answer.map(MemoryReply::from)
+        answer.map(|answer| memory_reply(&answer))
     })
     .await
 }

@@ -5,8 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use fresco_engine::RoomReport;
 use fresco_memory::{
-    ClaimReport, DeviceReport, Event, HandleReport, LoadPlan, MemoryAnswer, ModelReport, Origin,
-    Overview, Removed, Trigger, UnitReport, device_bytes,
+    ClaimReport, DeviceReport, HandleReport, ModelReport, UnitReport, device_bytes,
 };
 use fresco_placement::{DeviceBytes, PlannedStep};
 use indexmap::IndexMap;
@@ -15,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// Text that may be absent.
 type Text = Option<Arc<str>>;
 /// Milliseconds since 1970.
-type Millis = u64;
+pub type Millis = u64;
 
 /// What a [`fresco_memory::MemoryCommand`] gives back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -280,18 +279,13 @@ pub struct LoadPlanState {
     pub worker: Text,
 }
 
-fn millis(at: SystemTime) -> Millis {
+pub fn millis(at: SystemTime) -> Millis {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn text(text: impl ToString) -> Arc<str> {
     text.to_string().into()
-}
-
-/// Empty texts stand for nobody.
-fn name(text: &Arc<str>) -> Text {
-    (!text.is_empty()).then(|| Arc::clone(text))
 }
 
 fn list<'a, A, B: From<&'a A>>(items: &'a [A]) -> Vec<B> {
@@ -385,151 +379,18 @@ impl From<&UnitReport> for UnitState {
     }
 }
 
-fn detail(model: &ModelReport, units: &[UnitReport]) -> ModelDetail {
-    let placed = |handle: &HandleReport| {
-        Some(HandlePlacement {
-            model_id: text(handle.model),
-            allocation: handle.placement.as_deref()?.into(),
-        })
-    };
-    ModelDetail {
-        placement: model.handles.iter().filter_map(placed).collect(),
-        model: model.into(),
-        units: list(units),
-    }
-}
-
-impl From<&Origin> for EventOrigin {
-    fn from(origin: &Origin) -> Self {
-        let (node, client) = origin.place();
-        Self {
-            kind: origin.kind().into(),
-            name: origin.name().map(Into::into),
-            node_id: node.cloned(),
-            client_id: client.cloned(),
-        }
-    }
-}
-
-impl From<&Event> for EventState {
-    fn from(event: &Event) -> Self {
-        let set_by = event.set_by.as_ref();
-        let numbers = event.numbers.iter();
-        Self {
-            seq: event.seq,
-            time: millis(event.time),
-            kind: event.kind.into(),
-            trigger: event.trigger.map(Trigger::name).map(Into::into),
-            prompt_id: event.prompt.clone(),
-            node_id: event.node.clone(),
-            weights_id: event.weights.as_ref().map(|id| id.as_str().into()),
-            model_id: event.model.map(text),
-            class: event.class.clone(),
-            device: event.device.as_deref().map(Into::into),
-            bytes_before: event.bytes_before,
-            bytes_after: event.bytes_after,
-            policy: event.policy.map(text),
-            policy_source: set_by.map(|set_by| set_by.source.name().into()),
-            policy_node: set_by.and_then(|set_by| name(&set_by.node)),
-            policy_client: set_by.and_then(|set_by| name(&set_by.client)),
-            origin: event.origin.as_ref().map(Into::into),
-            decision: event.decision.map(Into::into),
-            reason: event.reason.as_ref().map(text),
-            error: event.error.as_deref().map(Into::into),
-            places: device_bytes(&event.places),
-            numbers: numbers.map(|(name, n)| ((*name).into(), *n)).collect(),
-            worker: event.worker.clone(),
-        }
-    }
-}
-
-impl From<&Overview> for OverviewState {
-    fn from(whole: &Overview) -> Self {
-        let Overview {
-            snapshot,
-            decisions,
-            last_seq,
-        } = whole;
-        // Several workers may have the same one: the first says its policy, and its places are those of all.
-        let mut places: IndexMap<Arc<str>, (DeviceBytes, u64)> = IndexMap::new();
-        let mut policies = IndexMap::new();
-        let mut leases = Vec::new();
-        for model in &snapshot.models {
-            let id: Arc<str> = model.weights.as_str().into();
-            let (devices, host) = places.entry(id.clone()).or_default();
-            devices.extend(device_bytes(&model.residency));
-            *host += model.host_bytes;
-            policies.entry(id.clone()).or_insert_with(|| PolicyState {
-                policy: text(model.policy),
-                source: model.policy_source.name().into(),
-            });
-            leases.extend(model.leases.iter().map(|prompt| LeaseState {
-                prompt_id: prompt.clone(),
-                weights_id: id.clone(),
-            }));
-        }
-        let with_host = |(id, (mut devices, host)): (_, (DeviceBytes, u64))| {
-            devices.insert("cpu".into(), host);
-            (id, devices)
+impl ModelDetail {
+    pub fn new(model: &ModelReport, units: &[UnitReport]) -> Self {
+        let plan = |handle: &HandleReport| {
+            Some(HandlePlacement {
+                model_id: text(handle.model),
+                allocation: handle.placement.as_deref()?.into(),
+            })
         };
         Self {
-            devices: list(&snapshot.devices),
-            models: list(&snapshot.models),
-            places: places.into_iter().map(with_host).collect(),
-            leases,
-            policies,
-            decisions: list(decisions),
-            last_seq: *last_seq,
-            workers: None,
-        }
-    }
-}
-
-impl From<&LoadPlan> for LoadPlanState {
-    fn from(load: &LoadPlan) -> Self {
-        let model = load.models.first().cloned().unwrap_or_default();
-        let units = model.units.iter();
-        Self {
-            fits: load.fits,
-            full: model.full,
-            places: device_bytes(&model.places),
-            resident_bytes: model.resident,
-            offloaded_bytes: model.offloaded,
-            buffer_bytes: model.buffer,
-            allocation: model.allocation.map(Into::into),
-            units: units
-                .map(|(name, device)| (name.clone(), device.as_str().into()))
-                .collect(),
-            orphans: model.orphans,
-            warnings: model.warnings,
-            explanation: (!load.problems.is_empty()).then(|| load.problems.join("; ")),
-            plan: load.evictions.planned_steps(),
-            worker: None,
-        }
-    }
-}
-
-impl From<MemoryAnswer> for MemoryReply {
-    fn from(answer: MemoryAnswer) -> Self {
-        match answer {
-            MemoryAnswer::Overview(whole) => Self::Overview(Box::new((&whole).into())),
-            MemoryAnswer::Model(model, units) => Self::Model(Box::new(detail(&model, &units))),
-            MemoryAnswer::Events { events, last_seq } => Self::Events(EventList {
-                events: list(&events),
-                last_seq,
-                last_seqs: None,
-            }),
-            MemoryAnswer::Problems(problems) => Self::Check(BookCheck {
-                consistent: problems.is_empty(),
-                problems,
-            }),
-            MemoryAnswer::PolicySet(model) => Self::Policy(Box::new((&*model).into())),
-            MemoryAnswer::Removed(Removed::Done) => Self::Removal(Removal::Released),
-            MemoryAnswer::Removed(Removed::Deferred) => Self::Removal(Removal::Deferred),
-            MemoryAnswer::Freed(report) => Self::Free((&report).into()),
-            MemoryAnswer::FreePlan(plan) => Self::FreePlan(plan.planned_steps()),
-            MemoryAnswer::LoadPlan(load) => Self::LoadPlan(Box::new((&*load).into())),
-            MemoryAnswer::Done => Self::Done,
+            placement: model.handles.iter().filter_map(plan).collect(),
+            model: model.into(),
+            units: list(units),
         }
     }
 }

@@ -4,7 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fresco_memory::{EjectOthers, Event, FreeRequest, Origin, Policy, PolicySource, Settings, Who};
+use fresco_memory::{
+    ApiRequest, EjectOthers, Event, FreeRequest, MemoryFlag, Origin, Policy, PolicySource, Reason,
+    SetBy, Settings, Who, Wish,
+};
 
 use crate::harness::*;
 
@@ -32,35 +35,45 @@ fn consistent(bench: &Bench) {
         else {
             panic!("nobody decided {event:?}");
         };
-        let reason = event.reason.as_ref().map(ToString::to_string);
-        let reason = reason.unwrap_or_default();
-        let told = [
-            ("eject_after set by", Policy::EjectAfter),
-            ("keep set by", Policy::Keep),
-            ("pin set by", Policy::Pin),
-        ];
-        let first = told
-            .iter()
-            .filter_map(|(words, policy)| Some((reason.find(words)?, *policy)))
-            .min_by_key(|(at, _)| *at);
+        let named = event.reason.as_ref().and_then(wish_of);
         // Those two tell of a wish that counts no more, and what counts instead.
         let of_another = ["retention.conflict", "policy.ended", "policy.set"];
-        if let Some((_, said)) = first
+        if let Some(wish) = named
             && !of_another.contains(&event.kind)
         {
-            assert_eq!(policy, said, "{event:?}");
-            let node = format!("set by node {}", set_by.node);
-            let by_node = matches!(
-                set_by.source,
-                PolicySource::NodeInput | PolicySource::PolicyNode
-            );
+            assert_eq!(policy, wish.policy, "{event:?}");
+            let by_node =
+                |source| matches!(source, PolicySource::NodeInput | PolicySource::PolicyNode);
             assert_eq!(
-                by_node,
-                reason.contains(&node) && !set_by.node.is_empty(),
+                by_node(set_by.source),
+                by_node(wish.set_by.source)
+                    && wish.set_by.node == set_by.node
+                    && !set_by.node.is_empty(),
                 "{event:?}"
             );
         }
     }
+}
+
+/// The first wish of somebody that a reason speaks of.
+fn wish_of(reason: &Reason) -> Option<&Wish> {
+    let wish = match reason {
+        Reason::HeldByOther(Some(wish))
+        | Reason::Policy(wish)
+        | Reason::RetentionRespected(wish)
+        | Reason::PromptOver(wish)
+        | Reason::TimeToLiveOver(wish)
+        | Reason::Counts(wish)
+        | Reason::UsedAgain(wish)
+        | Reason::Conflict { loser: wish, .. }
+        | Reason::ClaimMoved { counts: wish, .. } => wish,
+        Reason::Retry(Some(first)) => return wish_of(first),
+        Reason::Several(all) => return all.iter().find_map(wish_of),
+        _ => return None,
+    };
+    let made = wish.set_by.source == PolicySource::Api || !wish.set_by.node.is_empty();
+    let strong = [Policy::EjectAfter, Policy::Keep, Policy::Pin].contains(&wish.policy);
+    (made && strong).then_some(wish)
 }
 
 fn client(name: &str, prompt: &str, node: &str) -> Who {
@@ -135,17 +148,17 @@ fn requests_and_flags_are_named() {
         &last(&bench, "model.evicted"),
         keep.0,
         keep.1,
-        &api("POST /free"),
+        &api(ApiRequest::Free),
     );
     // Asked while a prompt holds it, done at its end.
     bench.registry.prompt_started("q");
     bench.touch("q", &[&u]);
     bench.registry.remove(&u.id(), false).unwrap();
     let deferred = last(&bench, "cleanup.deferred");
-    decided(&deferred, keep.0, keep.1, &api("DELETE /memory/models"));
+    decided(&deferred, keep.0, keep.1, &api(ApiRequest::Remove));
     bench.registry.prompt_ended("q");
     let released = last(&bench, "model.released");
-    assert_eq!(released.origin, Some(api("DELETE /memory/models")));
+    assert_eq!(released.origin, Some(api(ApiRequest::Remove)));
     // By policy, at once.
     bench.run("r", || bench.touch("r", &[&u]));
     bench
@@ -156,7 +169,7 @@ fn requests_and_flags_are_named() {
         &last(&bench, "model.released"),
         Policy::EjectAfter,
         PolicySource::Api,
-        &api("PATCH /memory/models"),
+        &api(ApiRequest::SetPolicy),
     );
     consistent(&bench);
 
@@ -168,7 +181,7 @@ fn requests_and_flags_are_named() {
     let u = bench.load(&who("p", "u"), "u", &even(2, GIB), &Told::default());
     bench.run("p", || bench.touch("p", &[&u]));
     let flag = Origin::Flag {
-        flag: "--disable-smart-memory",
+        flag: MemoryFlag::DisableSmartMemory,
     };
     decided(
         &last(&bench, "model.evicted"),
@@ -260,7 +273,11 @@ fn a_loaded_model_names_every_device() {
         [(bench.name(0), 5 * GIB), (bench.name(1), 3 * GIB)]
     );
     assert_eq!(loaded.origin, Some(by_node("u", "virtual_vram_gb")));
-    assert!(loaded.reason.unwrap().to_string().contains("node u"));
+    let by_input = |reason: &Reason| matches!(reason, Reason::PlacementInput { by, input, .. } if &*by.node == "u" && *input == "virtual_vram_gb");
+    assert!(match loaded.reason.unwrap() {
+        Reason::Several(reasons) => reasons.iter().any(by_input),
+        reason => by_input(&reason),
+    });
 }
 
 /// Item 17: keep belongs to the place in the workflow, not to every file it ever named.
@@ -282,7 +299,10 @@ fn another_file_in_the_same_place_ends_the_old_wish() {
         let ended = last(&bench, "policy.ended");
         assert_eq!(ended.weights.unwrap().to_string(), a.id());
         assert_eq!(ended.policy, Some(Policy::Keep));
-        assert!(ended.reason.unwrap().to_string().contains("now uses b"));
+        assert!(matches!(
+            ended.reason,
+            Some(Reason::ClaimMoved { file, .. }) if file == "b"
+        ));
         // A remembered loader does not run again, but means its file when that is used: and the other one counts no more.
         bench.run("3", || bench.touch("3", &[&a]));
         assert_eq!(policy(&a), Some(Policy::Keep), "after {next}");
@@ -339,16 +359,27 @@ fn a_conflict_names_both_clients_and_the_way_out() {
     );
     let conflicts = bench.events(0, "retention.conflict");
     assert_eq!(conflicts.len(), 1);
-    let reason = conflicts[0].reason.as_ref().unwrap().to_string();
-    let way_out = format!("DELETE /memory/models/{}", a.id());
-    for words in [
-        "eject_after set by node 7 of client bob",
-        "keep set by node 1 of client alice",
-        &way_out,
-        "page",
-    ] {
-        assert!(reason.contains(words), "no {words} in {reason}");
-    }
+    let Some(Reason::Conflict {
+        loser,
+        winner,
+        weights,
+    }) = &conflicts[0].reason
+    else {
+        panic!("no conflict in {:?}", conflicts[0]);
+    };
+    let wish = |wish: &Wish| {
+        let SetBy { node, client, .. } = &wish.set_by;
+        (wish.policy, node.to_string(), client.to_string())
+    };
+    assert_eq!(
+        wish(loser),
+        (Policy::EjectAfter, "7".to_owned(), "bob".to_owned())
+    );
+    assert_eq!(
+        wish(winner),
+        (Policy::Keep, "1".to_owned(), "alice".to_owned())
+    );
+    assert_eq!(weights.to_string(), a.id());
     consistent(&bench);
 }
 

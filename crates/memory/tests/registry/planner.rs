@@ -184,7 +184,6 @@ proptest! {
             if item.touched && !asked && !whole {
                 prop_assert_eq!(steps.len(), 1);
                 prop_assert_eq!(steps[0].action, Action::Keep);
-                prop_assert!(!steps[0].reason.to_string().is_empty());
             }
             if item.policy >= Policy::Keep && item.removed.is_none() {
                 prop_assert!(steps.iter().all(|step| step.action == Action::Keep));

@@ -35,7 +35,7 @@ impl MemoryRoom for Room {
     fn unload_all(&self, _: &str, _: Unload) {}
 
     fn free(&self, request: &FreeRequest, running: Option<&str>) -> Option<RoomReport> {
-        Some((&self.0.free(request, running)).into())
+        Some(fresco_server::room_report(&self.0.free(request, running)))
     }
 
     fn note_free(&self, note: FreeNote<'_>) {
