@@ -9,7 +9,7 @@ use super::config::AceConfig;
 use crate::epilogue::then;
 use crate::error::Result;
 use crate::sound::Depthwise1d;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Looks, Qkv, QkvLayers, Rotation, chunks,
 };
@@ -141,7 +141,7 @@ impl Block {
             attention: attention(&weights.at("attn"), config, Looks::Own)?,
             cross: attention(&weights.at("cross_attn"), config, Looks::Prompt(dim))?,
             wide: feed.linear("inverted_conv.conv", 2 * inner, dim)?,
-            depth: Depthwise1d::new(&feed, "depth_conv.conv", 2 * inner, 3, true)?,
+            depth: Depthwise1d::new(&feed, "depth_conv.conv", 2 * inner, 3, Bias::With)?,
             narrow: feed.matrix("point_conv.conv", dim, inner)?,
         })
     }

@@ -6,7 +6,7 @@ use fresco_tensor::nn::{Act, Embedding, Linear, Mask, RmsNorm};
 use fresco_tensor::{Device, Tensor};
 
 use crate::error::{ModelError, Result};
-use crate::store::{Walk, WeightStore};
+use crate::store::{Bias, Walk, WeightStore};
 use crate::transformer::{
     Attention, AttentionLayers, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
     Rotation, Shapes, TokenMask,
@@ -90,7 +90,7 @@ impl Block {
             source_norm: weights.rms_norm("norm_cross_attn.weight", dim, EPS)?,
             source_attention: attention(&weights.at("cross_attn"), config, Looks::Prompt(source))?,
             mlp_norm: weights.rms_norm("norm_mlp.weight", dim, EPS)?,
-            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, ffn), true)?,
+            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, ffn), Bias::With)?,
         })
     }
 }

@@ -9,7 +9,7 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 use super::{Heard, mono};
 use crate::error::{ModelError, Result};
 use crate::sound::{Conv1d, unnormed};
-use crate::store::{Origin, UnitOrder, Walk, WeightStore};
+use crate::store::{Bias, Origin, UnitOrder, Walk, WeightStore};
 use crate::transformer::{
     AttentionLayers, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers, NormPlace, QkvLayers,
     Rotation, Shapes,
@@ -29,7 +29,7 @@ pub struct Wav2Vec2Config {
     pub inner: usize,
     /// Channels and kernel length of each convolution.
     pub convs: Vec<[usize; 2]>,
-    pub conv_bias: bool,
+    pub conv_bias: Bias,
     /// Norms after all convolutions, before attention, and of the samples: that of the larger ones.
     pub large: bool,
     /// Kernel length and groups of the convolution that tells positions.
@@ -63,7 +63,7 @@ impl Wav2Vec2Config {
             inner: shapes
                 .matrix("encoder.layers.0.feed_forward.intermediate_dense.weight")?
                 .0,
-            conv_bias: store.has(&format!("{list}.0.conv.bias")),
+            conv_bias: Bias::of(store.has(&format!("{list}.0.conv.bias"))),
             large: store.has(&format!("{list}.1.layer_norm.weight")),
             convs,
             position: [length, groups],
@@ -177,7 +177,7 @@ impl Wav2Vec2 {
         let around = (length / 2, length / 2);
         let position = |group: usize| {
             let (name, shape) = (group.to_string(), [each, each, length]);
-            Conv1d::new(&at, &name, shape, (1, 1), around, true)
+            Conv1d::new(&at, &name, shape, (1, 1), around, Bias::With)
         };
         let layers = weights.at("encoder.layers");
         let projection = weights.at("feature_projection");

@@ -9,10 +9,10 @@ use fresco_tensor::{Device, Tensor, WeightFile};
 use super::{Heard, RATE, mono};
 use crate::error::{ModelError, Result};
 use crate::sound::{Conv1d, Mel, MelBands, reflected, spectrogram};
-use crate::store::{Origin, UnitOrder, Walk, WeightStore};
+use crate::store::{Bias, Origin, UnitOrder, Walk, WeightStore};
 use crate::transformer::{
-    AttentionLayers, Bias, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers, NormPlace,
-    QkvLayers, Rotation, Shapes,
+    AttentionBias, AttentionLayers, EncoderBlock, EncoderLayers, HeadNorm, Heads, MlpLayers,
+    NormPlace, QkvLayers, Rotation, Shapes,
 };
 
 const EPS: f32 = 1e-5;
@@ -84,7 +84,7 @@ fn layer(weights: &Walk<'_>, config: &WhisperConfig) -> Result<EncoderBlock> {
     let qkv = QkvLayers::Apart(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]);
     let layers = EncoderLayers {
         attention: AttentionLayers {
-            bias: Bias::NoKeys,
+            bias: AttentionBias::NoKeys,
             ..AttentionLayers::new(qkv, "self_attn.out_proj", dim, heads)
         },
         mlp: MlpLayers::Plain(["fc1", "fc2"], Act::Gelu),
@@ -123,8 +123,8 @@ impl Whisper {
         Ok(Self {
             device: weights.device(),
             config: config.clone(),
-            first: Conv1d::same(&weights, "conv1", [dim, config.bands, 3], 1, true)?,
-            second: Conv1d::new(&weights, "conv2", [dim, dim, 3], (2, 1), (1, 1), true)?,
+            first: Conv1d::same(&weights, "conv1", [dim, config.bands, 3], 1, Bias::With)?,
+            second: Conv1d::new(&weights, "conv2", [dim, dim, 3], (2, 1), (1, 1), Bias::With)?,
             positions: weights.embedding("embed_positions", config.moments, dim)?,
             layers: layers.each(config.layers, |weights| layer(weights, config))?,
             norm: weights.layer_norm("layer_norm", dim, EPS)?,

@@ -5,7 +5,7 @@ use fresco_tensor::nn::{LayerNorm, Mask};
 
 use super::config::AuraFlowConfig;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, Qkv, QkvLayers, Rotation,
     TokenRows,
@@ -34,9 +34,9 @@ impl Stream {
         let layers = AttentionLayers::unbiased(QkvLayers::Apart([&q, &k, &v]), &out, dim, heads);
         let gated = MlpLayers::Gated(["c_fc1", "c_fc2", "c_proj"]);
         Ok(Self {
-            modulation: AdaLn::new(weights, modulation, dim, dim, false)?,
+            modulation: AdaLn::new(weights, modulation, dim, dim, Bias::Without)?,
             attention: Attention::new(&weights.at("attn"), &layers)?,
-            mlp: Mlp::new(&weights.at(mlp), gated, (dim, config.ffn), false)?,
+            mlp: Mlp::new(&weights.at(mlp), gated, (dim, config.ffn), Bias::Without)?,
         })
     }
 

@@ -17,7 +17,7 @@ use crate::denoise::{
 use crate::error::Result;
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{AdaLn, Blocks, PatchOrder, PictureTokens, TimeEmbed, TokenGrid};
 
 /// Width of the waves that a noise level becomes.
@@ -94,7 +94,7 @@ impl DiffusionNetwork for AuraFlowNetwork {
             double: double.each(config.double, |weights| DoubleBlock::new(weights, config))?,
             single: single.each(config.single, |weights| SingleBlock::new(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: AdaLn::new(weights, "modF.1", dim, dim, false)?,
+            last_modulation: AdaLn::new(weights, "modF.1", dim, dim, Bias::Without)?,
         })
     }
 

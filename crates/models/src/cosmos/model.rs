@@ -8,7 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use super::config::{CosmosConfig, PATCH};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::error::{ModelError, Result};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs, PatchOrder,
     PictureTokens, QkvLayers, Rope, Rotation, TokenGrid, TokenRows, chunks, grid_positions, part,
@@ -84,7 +84,7 @@ impl Block {
                 Looks::Prompt(config.context),
             )?,
             mlp_modulation: modulation("mlp")?,
-            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, ffn), false)?,
+            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, ffn), Bias::Without)?,
         })
     }
 }
@@ -170,7 +170,7 @@ impl CosmosDit {
                 &time,
                 MlpLayers::Plain(["linear_1", "linear_2"], Act::Silu),
                 [dim, dim, 3 * dim],
-                false,
+                Bias::Without,
             )?,
             time_norm: weights.rms_norm("t_embedding_norm.weight", dim, EPS)?,
             blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,

@@ -9,8 +9,8 @@ use super::config::{FluxConfig, MlpKind, ModulationKind};
 use crate::error::Result;
 use crate::store::Walk;
 use crate::transformer::{
-    Attention, AttentionLayers, Bias, HeadNorm, Heads, Mlp, MlpLayers, ParallelBlock, Qkv,
-    QkvLayers, Rope, TokenRows,
+    Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, ParallelBlock, Qkv, QkvLayers,
+    Rope, TokenRows,
 };
 
 /// Of all norms here.
@@ -94,7 +94,7 @@ impl Stream {
         let own = config.modulation == ModulationKind::Own;
         let heads = heads(config, ["norm.query_norm.scale", "norm.key_norm.scale"]);
         let layers = AttentionLayers {
-            bias: if bias { Bias::All } else { Bias::None },
+            bias: bias.into(),
             ..AttentionLayers::new(QkvLayers::Joined("qkv"), "proj", width, heads)
         };
         let mlp = match config.mlp_kind {

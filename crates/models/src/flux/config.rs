@@ -1,7 +1,7 @@
 //! The shape of a network of this family, read from its weights.
 
 use crate::error::{ModelError, Result};
-use crate::store::WeightStore;
+use crate::store::{Bias, WeightStore};
 
 /// Which of the family it is: what shapes do not say follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct FluxConfig {
     pub mlp_kind: MlpKind,
     pub modulation: ModulationKind,
     /// Whether layers have biases.
-    pub bias: bool,
+    pub bias: Bias,
     /// Whether the prompt is normalised first.
     pub text_norm: bool,
     /// Axes on which the prompt's tokens are counted.
@@ -191,7 +191,7 @@ impl FluxConfig {
                 },
                 None => ModulationKind::Own,
             },
-            bias: store.has("txt_in.bias"),
+            bias: Bias::of(store.has("txt_in.bias")),
             text_norm: kind == FluxKind::Ovis,
             text_axes: match kind {
                 FluxKind::Flux2 => vec![3],

@@ -5,7 +5,7 @@ use fresco_tensor::nn::Mask;
 
 use super::config::Flux3Config;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers, Rope,
 };
@@ -27,7 +27,7 @@ impl Block {
         let gated = MlpLayers::GateFirst(["mlp_in", "mlp_out"]);
         Ok(Self {
             attention: Attention::new(weights, &layers)?,
-            mlp: Mlp::new(weights, gated, (dim, config.ffn), false)?,
+            mlp: Mlp::new(weights, gated, (dim, config.ffn), Bias::Without)?,
         })
     }
 

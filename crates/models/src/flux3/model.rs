@@ -17,7 +17,7 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Blocks, MlpLayers, PatchOrder, Rope, TimeEmbed, from_tokens, to_tokens,
 };
@@ -32,7 +32,7 @@ const PROMPT: usize = 512;
 fn times(weights: &Walk<'_>, config: &Flux3Config) -> Result<TimeEmbed> {
     let layers = MlpLayers::Plain(["in_layer", "out_layer"], Act::Silu);
     let sizes = [config.waves, config.dim, config.dim];
-    TimeEmbed::between(weights, layers, sizes, false)
+    TimeEmbed::between(weights, layers, sizes, Bias::Without)
 }
 
 /// Tokens of one kind: their blocks and how they are told the noise level.
@@ -53,7 +53,7 @@ impl Stream {
         let dim = config.dim;
         let modulation = |list: &str| {
             let name = format!("{list}.{name}.lin");
-            AdaLn::new(weights, &name, dim, dim, false)
+            AdaLn::new(weights, &name, dim, dim, Bias::Without)
         };
         let list = weights.at(blocks);
         let block = |number| Block::new(&list.at(number), config);
@@ -143,7 +143,7 @@ impl DiffusionNetwork for Flux3Network {
             text: Stream::new(weights, config, text, config.context)?,
             single: (0..config.single).map(block).collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, false)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, Bias::Without)?,
             last: end.matrix("linear", config.channels, dim)?,
         })
     }

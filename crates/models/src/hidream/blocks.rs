@@ -6,7 +6,7 @@ use fresco_tensor::nn::{LayerNorm, Mask, add_gated};
 use super::config::HiDreamConfig;
 use super::experts::{experts, feed_forward};
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, Experts, HeadNorm, Heads, Mlp, Qkv, QkvLayers, Rope,
     TokenRows,
@@ -39,7 +39,7 @@ impl DoubleBlock {
         let dim = config.dim;
         let weights = weights.at("block");
         Ok(Self {
-            modulation: AdaLn::new(&weights, "adaLN_modulation.1", dim, dim, true)?,
+            modulation: AdaLn::new(&weights, "adaLN_modulation.1", dim, dim, Bias::With)?,
             picture: attention(&weights, config, "")?,
             text: attention(&weights, config, "_t")?,
             experts: experts(&weights.at("ff_i"), config)?,
@@ -87,7 +87,7 @@ impl SingleBlock {
         let dim = config.dim;
         let weights = weights.at("block");
         Ok(Self {
-            modulation: AdaLn::new(&weights, "adaLN_modulation.1", dim, dim, true)?,
+            modulation: AdaLn::new(&weights, "adaLN_modulation.1", dim, dim, Bias::With)?,
             attention: attention(&weights, config, "")?,
             experts: experts(&weights.at("ff_i"), config)?,
         })

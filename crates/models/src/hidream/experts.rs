@@ -2,12 +2,12 @@
 
 use super::config::HiDreamConfig;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{Experts, Mlp, MlpLayers};
 
 pub(super) fn feed_forward(weights: &Walk<'_>, dim: usize, ffn: usize) -> Result<Mlp> {
     let layers = MlpLayers::Gated(["w1", "w3", "w2"]);
-    Mlp::new(weights, layers, (dim, ffn), false)
+    Mlp::new(weights, layers, (dim, ffn), Bias::Without)
 }
 
 pub(super) fn experts(weights: &Walk<'_>, config: &HiDreamConfig) -> Result<Experts> {

@@ -17,7 +17,7 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Blocks, Embedder, PatchOrder, PictureTokens, Rope, TimeEmbed, grid_positions,
 };
@@ -102,7 +102,7 @@ impl DiffusionNetwork for HiDreamNetwork {
             device: weights.device().clone(),
             config: config.clone(),
             time: TimeEmbed::new(&time, names, WAVES, dim)?,
-            pooled: Embedder::new(&pooled, names, config.pooled, dim, true)?,
+            pooled: Embedder::new(&pooled, names, config.pooled, dim, Bias::With)?,
             cells: PictureTokens::new(
                 weights.linear("x_embedder.proj", dim, values)?,
                 end.linear("linear", values, dim)?,
@@ -113,7 +113,7 @@ impl DiffusionNetwork for HiDreamNetwork {
             double: double.each(config.double, |weights| DoubleBlock::new(weights, config))?,
             single: single.each(config.single, |weights| SingleBlock::new(weights, config))?,
             norm: LayerNorm::new(None, None, 1e-6)?,
-            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, true)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, Bias::With)?,
         })
     }
 

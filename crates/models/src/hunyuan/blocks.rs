@@ -7,7 +7,7 @@ use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, MlpJoin};
 
 use super::config::HunyuanConfig;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, ParallelBlock, Qkv, QkvLayers,
     Rope, TokenRows, chunks,
@@ -122,7 +122,7 @@ impl Stream {
         Ok(Self {
             modulation: weights.linear(&format!("{name}_mod.lin"), 6 * dim, dim)?,
             attention: Attention::new(&weights.at(attn_at), &layers)?,
-            mlp: Mlp::new(&weights.at(mlp_at), mlp, (dim, config.mlp), true)?,
+            mlp: Mlp::new(&weights.at(mlp_at), mlp, (dim, config.mlp), Bias::With)?,
         })
     }
 
@@ -196,7 +196,7 @@ impl SingleBlock {
                 (dim, config.mlp),
                 heads(config, ["norm.query_norm.scale", "norm.key_norm.scale"]),
                 MlpJoin::GeluTanh,
-                true,
+                Bias::With,
             )?,
         })
     }

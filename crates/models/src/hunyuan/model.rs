@@ -16,7 +16,7 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Blocks, Embedder, PatchOrder, PictureTokens, Rope, hide, hides, sinusoid, thousandfold,
 };
@@ -82,7 +82,7 @@ impl DiffusionNetwork for HunyuanNetwork {
     fn new(weights: &Walk<'_>, config: &HunyuanConfig) -> Result<Self> {
         let dim = config.dim;
         let numbers = |name: &str, there: bool| -> Result<Option<Embedder>> {
-            let make = || Embedder::new(&weights.at(name), LAYERS, WAVES, dim, true);
+            let make = || Embedder::new(&weights.at(name), LAYERS, WAVES, dim, Bias::With);
             there.then(make).transpose()
         };
         let letters = config.letters;
@@ -98,7 +98,7 @@ impl DiffusionNetwork for HunyuanNetwork {
                 1,
                 [PatchOrder::ChannelFirst; 2],
             ),
-            time: Embedder::new(&weights.at("time_in"), LAYERS, WAVES, dim, true)?,
+            time: Embedder::new(&weights.at("time_in"), LAYERS, WAVES, dim, Bias::With)?,
             next_time: numbers("time_r_in", config.looks_ahead)?,
             guidance: numbers("guidance_in", config.guidance)?,
             text: TokenRefiner::new(&weights.at("txt_in"), config)?,
@@ -106,7 +106,7 @@ impl DiffusionNetwork for HunyuanNetwork {
             double: double.each(config.double, |weights| DoubleBlock::new(weights, config))?,
             single: single.each(config.single, |weights| SingleBlock::new(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, true)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, Bias::With)?,
         })
     }
 

@@ -8,7 +8,7 @@ use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, silu};
 use super::config::HunyuanConfig;
 use crate::epilogue::then;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, Embedder, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers,
     Rotation,
@@ -35,13 +35,13 @@ impl Block {
         let layers = AttentionLayers::new(QkvLayers::Joined("qkv"), "proj", dim, heads);
         let mlp = MlpLayers::Plain(["0", "2"], Act::Silu);
         Ok(Self {
-            gates: AdaLn::new(weights, "adaLN_modulation.1", dim, dim, true)?,
+            gates: AdaLn::new(weights, "adaLN_modulation.1", dim, dim, Bias::With)?,
             norm: [
                 weights.layer_norm("norm1", dim, EPS)?,
                 weights.layer_norm("norm2", dim, EPS)?,
             ],
             attention: Attention::new(&weights.at("self_attn"), &layers)?,
-            mlp: Mlp::new(&weights.at("mlp"), mlp, (dim, 4 * dim), true)?,
+            mlp: Mlp::new(&weights.at("mlp"), mlp, (dim, 4 * dim), Bias::With)?,
         })
     }
 
@@ -70,8 +70,8 @@ impl TokenRefiner {
         let block = |number| Block::new(&list.at(number), config);
         Ok(Self {
             into: weights.linear("input_embedder", dim, context)?,
-            time: Embedder::new(&weights.at("t_embedder"), LAYERS, WAVES, dim, true)?,
-            content: Embedder::new(&weights.at("c_embedder"), LAYERS, context, dim, true)?,
+            time: Embedder::new(&weights.at("t_embedder"), LAYERS, WAVES, dim, Bias::With)?,
+            content: Embedder::new(&weights.at("c_embedder"), LAYERS, context, dim, Bias::With)?,
             blocks: (0..config.refiners).map(block).collect::<Result<_>>()?,
         })
     }

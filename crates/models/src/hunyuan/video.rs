@@ -21,7 +21,7 @@ use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::{Walk, WeightStore};
+use crate::store::{Bias, Walk, WeightStore};
 use crate::transformer::{
     Blocks, Embedder, PatchOrder, Rope, Shapes, TokenGrid, hide, sinusoid, thousandfold,
     video_from_tokens, video_to_tokens,
@@ -208,7 +208,7 @@ impl DiffusionNetwork for HunyuanVideoNetwork {
         let trunk = &config.trunk;
         let (dim, cells) = (trunk.dim, config.patch * config.patch);
         let numbers = |name: &str, width: Option<usize>| -> Result<Option<Embedder>> {
-            let make = |width| Embedder::new(&weights.at(name), LAYERS, width, dim, true);
+            let make = |width| Embedder::new(&weights.at(name), LAYERS, width, dim, Bias::With);
             width.map(make).transpose()
         };
         let letters = trunk.letters;
@@ -221,7 +221,7 @@ impl DiffusionNetwork for HunyuanVideoNetwork {
         Ok(Self {
             device: weights.device().clone(),
             cells: weights.linear("img_in.proj", dim, config.in_channels * cells)?,
-            time: Embedder::new(&weights.at("time_in"), LAYERS, WAVES, dim, true)?,
+            time: Embedder::new(&weights.at("time_in"), LAYERS, WAVES, dim, Bias::With)?,
             next_time: numbers("time_r_in", trunk.looks_ahead.then_some(WAVES))?,
             pooled: numbers("vector_in", config.pooled)?,
             guidance: numbers("guidance_in", trunk.guidance.then_some(WAVES))?,

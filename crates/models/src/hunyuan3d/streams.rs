@@ -16,7 +16,7 @@ use crate::denoise::{
 use crate::error::Result;
 use crate::latent_format::{self, LatentFormat};
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, Blocks, Embedder, HeadNorm, Heads, Mlp, MlpLayers,
     ParallelBlock, Qkv, QkvLayers, Rotation, TokenRows,
@@ -68,9 +68,14 @@ impl Stream {
         let mlp = MlpLayers::Plain(["0", "2"], Act::GeluTanh);
         let level = format!("{name}_mod.lin");
         Ok(Self {
-            modulation: AdaLn::new(weights, &level, dim, dim, true)?,
+            modulation: AdaLn::new(weights, &level, dim, dim, Bias::With)?,
             attention: Attention::new(&weights.at(format!("{name}_attn")), &layers)?,
-            mlp: Mlp::new(&weights.at(format!("{name}_mlp")), mlp, (dim, inner), true)?,
+            mlp: Mlp::new(
+                &weights.at(format!("{name}_mlp")),
+                mlp,
+                (dim, inner),
+                Bias::With,
+            )?,
         })
     }
 
@@ -142,7 +147,7 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
         let (dim, inner) = (config.dim, config.inner);
         let names = ["in_layer", "out_layer"];
         let end = weights.at("final_layer");
-        let embedder = |name: &str| Embedder::new(&weights.at(name), names, WAVES, dim, true);
+        let embedder = |name: &str| Embedder::new(&weights.at(name), names, WAVES, dim, Bias::With);
         let double = |number: usize| -> Result<Double> {
             let at = weights.at("double_blocks").at(number);
             Ok(Double {
@@ -153,14 +158,14 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
         let single = |number: usize| -> Result<Single> {
             let at = weights.at("single_blocks").at(number);
             Ok(Single {
-                modulation: AdaLn::new(&at, "modulation.lin", dim, dim, true)?,
+                modulation: AdaLn::new(&at, "modulation.lin", dim, dim, Bias::With)?,
                 layers: ParallelBlock::new(
                     &at,
                     ["linear1", "linear2"],
                     (dim, inner),
                     heads(config, ["norm.query_norm.scale", "norm.key_norm.scale"]),
                     MlpJoin::GeluTanh,
-                    true,
+                    Bias::With,
                 )?,
             })
         };
@@ -174,7 +179,7 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
             doubles: (0..config.doubles).map(double).collect::<Result<_>>()?,
             singles: (0..config.singles).map(single).collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, true)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, Bias::With)?,
             last: end.linear("linear", config.channels, dim)?,
         })
     }

@@ -14,10 +14,10 @@ use crate::denoise::hooks::BlockKind;
 use crate::denoise::{DiffusionNetwork, EncodeArgs, ModelConds, ModelFacts, NetworkInput};
 use crate::error::Result;
 use crate::latent_format;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
-    Attention, AttentionLayers, Bias, Blocks, Experts, HeadNorm, Heads, Looks, Mlp, MlpLayers,
-    QkvLayers, Rotation, part, sinusoid,
+    Attention, AttentionBias, AttentionLayers, Blocks, Experts, HeadNorm, Heads, Looks, Mlp,
+    MlpLayers, QkvLayers, Rotation, part, sinusoid,
 };
 
 fn attention(weights: &Walk<'_>, config: &Hunyuan3d21Config, looks: Looks) -> Result<Attention> {
@@ -26,7 +26,7 @@ fn attention(weights: &Walk<'_>, config: &Hunyuan3d21Config, looks: Looks) -> Re
     let qkv = QkvLayers::Apart(["to_q", "to_k", "to_v"]);
     let layers = AttentionLayers {
         looks,
-        bias: Bias::Out,
+        bias: AttentionBias::Out,
         ..AttentionLayers::new(qkv, "out_proj", dim, heads)
     };
     Attention::new(weights, &layers)
@@ -48,7 +48,7 @@ fn recut<const N: usize>(parts: [Tensor; N], heads: usize) -> Result<[Tensor; N]
 
 fn feed_forward(weights: &Walk<'_>, names: [&str; 2], config: &Hunyuan3d21Config) -> Result<Mlp> {
     let layers = MlpLayers::Plain(names, Act::Gelu);
-    Mlp::new(weights, layers, (config.dim, config.inner), true)
+    Mlp::new(weights, layers, (config.dim, config.inner), Bias::With)
 }
 
 enum Feed {
@@ -165,7 +165,7 @@ impl DiffusionNetwork for Hunyuan3d21Network {
                 &weights.at("t_embedder"),
                 MlpLayers::Plain(["mlp.0", "mlp.2"], Act::Gelu),
                 (dim, inner),
-                true,
+                Bias::With,
             )?,
             blocks: (0..config.depth)
                 .map(|number| Block::new(&list.at(number), config, number))

@@ -7,7 +7,7 @@ use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask};
 
 use super::config::HunyuanDitConfig;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, HeadNorm, Heads, Looks, Mlp, MlpLayers, QkvLayers, Rope, Rotation,
 };
@@ -55,7 +55,7 @@ impl Block {
             modulation: weights.linear("default_modulation.1", dim, dim)?,
             attention: Attention::new(&weights.at("attn1"), &own)?,
             prompt_attention: Attention::new(&weights.at("attn2"), &prompt)?,
-            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, config.ffn), true)?,
+            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, config.ffn), Bias::With)?,
             skip: skip.transpose()?,
         })
     }

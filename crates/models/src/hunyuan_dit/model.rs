@@ -19,7 +19,7 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::{ModelSampling, Prediction};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Blocks, Mlp, MlpLayers, PatchOrder, PictureTokens, Rope, TimeEmbed, TokenGrid,
     patch_conv, sinusoid,
@@ -115,11 +115,11 @@ impl DiffusionNetwork for HunyuanDitNetwork {
                 &weights.at("extra_embedder"),
                 MlpLayers::Plain(["0", "2"], Act::Silu),
                 [told, config.extra, dim],
-                true,
+                Bias::With,
             )?,
             blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, true)?,
+            last_modulation: AdaLn::new(&end, "adaLN_modulation.1", dim, dim, Bias::With)?,
         })
     }
 

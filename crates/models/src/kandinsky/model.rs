@@ -16,7 +16,7 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, PatchOrder,
     PictureTokens, QkvLayers, Rope, RopeScale, Rotation, TimeEmbed, TokenRows, chunks,
@@ -76,7 +76,12 @@ impl Block {
             modulation: weights.linear(modulation, numbers * dim, config.time)?,
             self_attention: attention(&weights.at("self_attention"), config, Looks::Own)?,
             prompt_attention,
-            feed_forward: Mlp::new(&weights.at("feed_forward"), layers, (dim, ffn), false)?,
+            feed_forward: Mlp::new(
+                &weights.at("feed_forward"),
+                layers,
+                (dim, ffn),
+                Bias::Without,
+            )?,
         })
     }
 
@@ -218,7 +223,7 @@ impl DiffusionNetwork for KandinskyNetwork {
             text_blocks: text.each(config.text_blocks, |weights| Block::text(weights, config))?,
             blocks: picture.each(config.blocks, |weights| Block::picture(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: AdaLn::new(&end, "modulation.out_layer", dim, time, true)?,
+            last_modulation: AdaLn::new(&end, "modulation.out_layer", dim, time, Bias::With)?,
         })
     }
 

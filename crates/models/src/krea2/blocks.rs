@@ -5,7 +5,7 @@ use fresco_tensor::nn::{Mask, modulate};
 
 use super::config::AttentionConfig;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, GateLayer, HeadNorm, Heads, LessOneNorm, Mlp, MlpLayers, QkvLayers,
     Rope, Rotation,
@@ -34,7 +34,7 @@ impl Block {
         Ok(Self {
             norm: [norm("prenorm.scale")?, norm("postnorm.scale")?],
             attention: Attention::new(&weights.at("attn"), &layers)?,
-            feed_forward: Mlp::new(&weights.at("mlp"), gated, (dim, config.ffn), false)?,
+            feed_forward: Mlp::new(&weights.at("mlp"), gated, (dim, config.ffn), Bias::Without)?,
         })
     }
 

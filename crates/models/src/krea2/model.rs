@@ -17,7 +17,7 @@ use crate::denoise::{
 use crate::error::Result;
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Blocks, LessOneNorm, Mlp, MlpLayers, PatchOrder, PictureTokens, Rope, TimeEmbed,
     TokenGrid, TokenMask, grid_positions, hides,
@@ -56,7 +56,7 @@ impl TextFusion {
                 &mlp,
                 MlpLayers::Plain(["1", "3"], Act::GeluTanh),
                 [text.dim, dim, dim],
-                true,
+                Bias::With,
             )?,
         })
     }
@@ -136,7 +136,7 @@ impl DiffusionNetwork for KreaNetwork {
                 weights,
                 MlpLayers::Plain(["tmlp.0", "tmlp.2"], Act::GeluTanh),
                 [config.waves, dim, dim],
-                true,
+                Bias::With,
             )?,
             modulation: weights.linear("tproj.1", 6 * dim, dim)?,
             text: TextFusion::new(weights, config)?,

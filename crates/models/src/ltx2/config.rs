@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::denoise::PassMemory;
 use crate::error::Result;
-use crate::store::WeightStore;
+use crate::store::{Bias, WeightStore};
 use crate::transformer::Shapes;
 
 /// Heads of all published sizes; weights without gates do not say.
@@ -23,7 +23,7 @@ pub struct StreamConfig {
     /// Width of the prompt's vectors where they come in.
     pub context: usize,
     /// Whether layers after the attention have biases.
-    pub ff_bias: bool,
+    pub ff_bias: Bias,
 }
 
 /// What makes registers and words of a prompt look at each other, for one stream.
@@ -96,7 +96,7 @@ impl Ltx2Config {
                 heads: heads(shapes, &gate, dim)?,
                 ffn: shapes.matrix(&format!("{first}.{ff}.net.0.proj.weight"))?.0,
                 context,
-                ff_bias: shapes.has(&format!("{first}.{ff}.net.0.proj.bias")),
+                ff_bias: Bias::of(shapes.has(&format!("{first}.{ff}.net.0.proj.bias"))),
             })
         };
         let video = stream("", "attn1", "ff")?;

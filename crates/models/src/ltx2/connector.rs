@@ -9,7 +9,7 @@ use super::config::ConnectorConfig;
 use super::layers::{EPS, Widths, attention, feed_forward};
 use super::positions::turns;
 use crate::error::{ModelError, Result};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{Attention, Looks, Mlp};
 
 /// Tokens that come out at least.
@@ -44,7 +44,7 @@ impl Connector {
             };
             Ok(Block {
                 attn1: attention(&weights.at("attn1"), widths)?,
-                ff: feed_forward(&weights.at("ff"), dim, config.ffn, true)?,
+                ff: feed_forward(&weights.at("ff"), dim, config.ffn, Bias::With)?,
             })
         };
         Ok(Self {

@@ -7,7 +7,7 @@ use fresco_tensor::{Device, Tensor};
 
 use super::config::{Ltx2Config, StreamConfig};
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, GateLayer, HeadNorm, Heads, Looks, Mlp, MlpLayers, QkvLayers, Rope,
     Rotation, TimeEmbed,
@@ -43,7 +43,7 @@ pub(super) fn attention(weights: &Walk<'_>, widths: Widths) -> Result<Attention>
 }
 
 /// Two layers after the attention.
-pub(super) fn feed_forward(weights: &Walk<'_>, dim: usize, ffn: usize, bias: bool) -> Result<Mlp> {
+pub(super) fn feed_forward(weights: &Walk<'_>, dim: usize, ffn: usize, bias: Bias) -> Result<Mlp> {
     let layers = MlpLayers::Plain(["net.0.proj", "net.2"], Act::GeluTanh);
     Mlp::new(weights, layers, (dim, ffn), bias)
 }

@@ -23,7 +23,7 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, Blocks, Looks, Mlp, MlpLayers, PatchOrder, Rotation, TokenGrid, TokenMask, hides,
     part, video_from_tokens, video_to_tokens,
@@ -147,7 +147,7 @@ impl Ends {
         let text = || {
             let weights = weights.at(named("caption_projection"));
             let layers = MlpLayers::Plain(["linear_1", "linear_2"], Act::GeluTanh);
-            Mlp::between(&weights, layers, [stream.context, dim, dim], true)
+            Mlp::between(&weights, layers, [stream.context, dim, dim], Bias::With)
         };
         let prompt = || rows(&named("prompt_adaln_single"), 2);
         Ok(Self {

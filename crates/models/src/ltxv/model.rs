@@ -17,7 +17,7 @@ use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::ltx2::NO_TOKEN;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs,
     PatchOrder, PictureTokens, QkvLayers, Rope, Rotation, TimeEmbed, TokenGrid, TokenMask, hides,
@@ -65,7 +65,7 @@ impl Block {
             modulation: AdaLn::table(weights, "scale_shift_table", &[6, dim])?,
             attn1: attention(&weights.at("attn1"), config, Looks::Own)?,
             attn2: attention(&weights.at("attn2"), config, Looks::Prompt(dim))?,
-            ff: Mlp::new(&weights.at("ff"), layers, (dim, ffn), true)?,
+            ff: Mlp::new(&weights.at("ff"), layers, (dim, ffn), Bias::With)?,
             norm: RmsNorm::new(None, EPS)?,
         })
     }
@@ -172,7 +172,7 @@ impl DiffusionNetwork for LtxvNetwork {
                 &text,
                 MlpLayers::Plain(layers, Act::GeluTanh),
                 [config.context, dim, dim],
-                true,
+                Bias::With,
             )?,
             blocks: list.each(config.blocks, |weights| Block::new(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,

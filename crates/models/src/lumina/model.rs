@@ -18,7 +18,7 @@ use crate::denoise::{
 use crate::error::Result;
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Blocks, MlpLayers, PatchOrder, PictureTokens, Rope, RopeScale, SandwichBlock, TimeEmbed,
     TokenMask, TokenPlaces, grid_positions, hides,
@@ -154,7 +154,7 @@ impl DiffusionNetwork for NextDit {
                 &weights.at("t_embedder"),
                 MlpLayers::Plain(["mlp.0", "mlp.2"], Act::Silu),
                 [WAVES, config.time, block.signal],
-                true,
+                Bias::With,
             )?,
             pooled: pooled.transpose()?,
             pads: pads.transpose()?,

@@ -9,7 +9,7 @@ use super::config::{MiniMaxConfig, PATCH, TimeConfig};
 use crate::denoise::hooks::{BlockKind, Hooks};
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
     Rotation, sinusoid,
@@ -119,7 +119,7 @@ impl Block {
                 weights.rms_norm("norm2.weight", dim, EPS)?,
             ],
             attn: Attention::new(&weights.at("attn"), &layers)?,
-            mlp: Mlp::new(&weights.at("mlp"), gated, (dim, config.ffn), false)?,
+            mlp: Mlp::new(&weights.at("mlp"), gated, (dim, config.ffn), Bias::Without)?,
             told: told.then(level).transpose()?,
         })
     }

@@ -18,10 +18,11 @@ use crate::denoise::{
 use crate::error::Result;
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
-    AdaLn, Attention, AttentionLayers, Bias, Blocks, HeadNorm, Heads, Mlp, MlpLayers, Pairs,
-    PatchOrder, PictureTokens, QkvLayers, Rope, TimeEmbed, TokenGrid, TokenMask, chunks, part,
+    AdaLn, Attention, AttentionBias, AttentionLayers, Blocks, HeadNorm, Heads, Mlp, MlpLayers,
+    Pairs, PatchOrder, PictureTokens, QkvLayers, Rope, TimeEmbed, TokenGrid, TokenMask, chunks,
+    part,
 };
 
 const EPS: f32 = 1e-6;
@@ -97,12 +98,17 @@ impl Side {
         let heads = Heads::new(config.heads, config.head, norm);
         let layers = AttentionLayers {
             out: inner.map(|_| out.as_str()),
-            bias: Bias::Out,
+            bias: AttentionBias::Out,
             ..AttentionLayers::new(QkvLayers::Joined(&qkv), &out, width, heads)
         };
         let mlp = inner.map(|inner| {
             let layers = MlpLayers::GateFirst(["w1", "w2"]);
-            Mlp::new(&weights.at(name("mlp")), layers, (width, inner), false)
+            Mlp::new(
+                &weights.at(name("mlp")),
+                layers,
+                (width, inner),
+                Bias::Without,
+            )
         });
         let parts = if inner.is_some() { 4 } else { 1 };
         Ok(Self {
@@ -261,7 +267,7 @@ impl DiffusionNetwork for MochiNetwork {
             blocks: blocks.collect::<Result<_>>()?,
             norm: RmsNorm::new(None, EPS)?,
             last_norm: LayerNorm::new(None, None, EPS)?,
-            last_modulation: AdaLn::new(&end, "mod", dim, dim, true)?,
+            last_modulation: AdaLn::new(&end, "mod", dim, dim, Bias::With)?,
             config: config.clone(),
         })
     }

@@ -16,7 +16,7 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::{ModelSampling, Prediction};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, PatchOrder,
     PictureTokens, QkvLayers, Rotation, TimeEmbed, TokenRows, patch_conv,
@@ -52,7 +52,7 @@ impl Block {
             modulation: AdaLn::table(weights, "scale_shift_table", &[6, dim])?,
             attention: Attention::new(&weights.at("attn"), &own)?,
             prompt_attention: Attention::new(&weights.at("cross_attn"), &prompt)?,
-            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, config.ffn), true)?,
+            mlp: Mlp::new(&weights.at("mlp"), layers, (dim, config.ffn), Bias::With)?,
         })
     }
 
@@ -158,7 +158,7 @@ impl DiffusionNetwork for PixArtNetwork {
                 &weights.at("y_embedder.y_proj"),
                 prompt,
                 [config.context, dim, dim],
-                true,
+                Bias::With,
             )?,
             blocks: blocks.each(config.blocks, |weights| Block::new(weights, config))?,
             norm: LayerNorm::new(None, None, EPS)?,

@@ -8,7 +8,7 @@ use fresco_tensor::{Device, Tensor};
 
 use super::config::{KINDS, QwenConfig};
 use crate::error::{ModelError, Result};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, Qkv, QkvLayers, Rope,
     TimeEmbed, TokenRows,
@@ -103,10 +103,10 @@ impl Block {
             width,
             heads(["norm_added_q.weight", "norm_added_k.weight"]),
         );
-        let level = |name: &str| AdaLn::new(weights, name, width, width, true);
+        let level = |name: &str| AdaLn::new(weights, name, width, width, Bias::With);
         let mlp = |name: &str| {
             let layers = MlpLayers::Plain(["net.0.proj", "net.2"], Act::GeluTanh);
-            Mlp::new(&weights.at(name), layers, (width, config.inner), true)
+            Mlp::new(&weights.at(name), layers, (width, config.inner), Bias::With)
         };
         let attn = weights.at("attn");
         Ok(Self {

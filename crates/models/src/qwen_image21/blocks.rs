@@ -8,7 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use super::config::Qwen21Config;
 use super::sequence::Segment;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, QkvLayers, Rope, TimeEmbed,
 };
@@ -37,7 +37,7 @@ impl TextIn {
                 weights,
                 MlpLayers::Plain(["in_layer", "out_layer"], Act::GeluTanh),
                 [context, width, width],
-                false,
+                Bias::Without,
             )?,
         })
     }
@@ -69,7 +69,7 @@ impl Levels {
                 &time,
                 MlpLayers::Plain(["linear_1", "linear_2"], Act::Silu),
                 [WAVES, width, width],
-                false,
+                Bias::Without,
             )?,
             modulation: weights.matrix("modulation.1", 4 * width, width)?,
         })
@@ -118,7 +118,7 @@ impl Block {
         let mlp = weights.at("img_mlp");
         Ok(Self {
             attention: Attention::new(&weights.at("attn"), &layers)?,
-            mlp: Mlp::new(&mlp, gated, (width, config.inner), false)?,
+            mlp: Mlp::new(&mlp, gated, (width, config.inner), Bias::Without)?,
             norm: LayerNorm::new(None, None, EPS)?,
             heads: heads.count,
         })

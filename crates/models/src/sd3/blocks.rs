@@ -7,7 +7,7 @@ use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask};
 
 use super::config::Sd3Config;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, HeadNorm, Heads, Mlp, MlpLayers, Qkv, QkvLayers, Rotation,
     TokenRows,
@@ -74,7 +74,7 @@ impl Stream {
                 &weights.at("mlp"),
                 layers,
                 (width, config.mlp * width),
-                true,
+                Bias::With,
             )
         };
         Ok(Self {

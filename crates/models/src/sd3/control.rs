@@ -18,7 +18,7 @@ use crate::detect::FileKeys;
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
 use crate::latent_format::{self, LatentFormat};
-use crate::store::{Origin, Walk, WeightStore};
+use crate::store::{Bias, Origin, Walk, WeightStore};
 use crate::transformer::{Embedder, circular_pad, patch_conv, sinusoid, spread_tokens};
 
 /// The network in messages.
@@ -196,7 +196,13 @@ impl JointNet {
         let width = model.width;
         let places = [1, model.positions * model.positions, width];
         let embedder = |name: &str, input: usize| {
-            Embedder::new(&weights.at(name), ["mlp.0", "mlp.2"], input, width, true)
+            Embedder::new(
+                &weights.at(name),
+                ["mlp.0", "mlp.2"],
+                input,
+                width,
+                Bias::With,
+            )
         };
         let joint = weights.at("joint_blocks");
         let block = |(i, &dual): (usize, &bool)| JointBlock::new(&joint.at(i), model, dual, false);
@@ -367,7 +373,13 @@ impl PictureNet {
             mlp: config.mlp,
         };
         let embedder = |name: &str, input: usize| {
-            Embedder::new(&weights.at(name), ["mlp.0", "mlp.2"], input, width, true)
+            Embedder::new(
+                &weights.at(name),
+                ["mlp.0", "mlp.2"],
+                input,
+                width,
+                Bias::With,
+            )
         };
         let inner = weights.at("transformer_blocks");
         let ends = weights.at("controlnet_blocks");

@@ -17,7 +17,7 @@ use crate::denoise::{
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, BlockControl, Blocks, ControlOrder, Embedder, PatchOrder, PictureTokens, TimeEmbed,
     patch_conv,
@@ -149,7 +149,7 @@ impl DiffusionNetwork for Mmdit {
             ),
             places: weights.rows("pos_embed", &places)?,
             time: TimeEmbed::new(&time, layers, WAVES, width)?,
-            vector: Embedder::new(&vector, layers, config.pooled, width, true)?,
+            vector: Embedder::new(&vector, layers, config.pooled, width, Bias::With)?,
             prompt: weights.linear("context_embedder", width, config.context)?,
             blocks: config
                 .dual
@@ -158,7 +158,7 @@ impl DiffusionNetwork for Mmdit {
                 .map(block)
                 .collect::<Result<_>>()?,
             norm: LayerNorm::new(None, None, EPS)?,
-            modulation: AdaLn::new(&end, "adaLN_modulation.1", width, width, true)?,
+            modulation: AdaLn::new(&end, "adaLN_modulation.1", width, width, Bias::With)?,
         })
     }
 

@@ -6,7 +6,7 @@ use fresco_tensor::nn::{Conv2d, Linear, Value, depthwise, snake};
 use fresco_tensor::{Device, Tensor};
 
 use crate::error::{ModelError, Result};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 /// What is around a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Conv1d {
         name: &str,
         shape: [usize; 3],
         gap: usize,
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         let reach = (shape[2] - 1) * gap;
         Self::new(
@@ -79,7 +79,7 @@ impl Conv1d {
         shape: [usize; 3],
         (stride, gap): (usize, usize),
         around: (usize, usize),
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         Ok(Self {
             conv: weights.conv1d(name, shape, stride, bias)?,
@@ -145,7 +145,7 @@ impl Grow1d {
         [input, out, length]: [usize; 3],
         stride: usize,
         cut: (usize, usize),
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         let layer = weights.at(name);
         Ok(Self {
@@ -205,7 +205,7 @@ impl Depthwise1d {
         name: &str,
         channels: usize,
         length: usize,
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         let layer = weights.at(name);
         Ok(Self {

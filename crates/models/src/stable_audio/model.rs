@@ -19,7 +19,7 @@ use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::{ModelSampling, Prediction};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, Blocks, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs, QkvLayers,
     Rope, Rotation,
@@ -79,7 +79,7 @@ impl Layer {
             ],
             attention: Attention::new(&weights.at("self_attn"), &own)?,
             prompt_attention: Attention::new(&weights.at("cross_attn"), &prompt)?,
-            feed_forward: Mlp::new(&weights.at("ff.ff"), gated, (dim, config.inner), true)?,
+            feed_forward: Mlp::new(&weights.at("ff.ff"), gated, (dim, config.inner), Bias::With)?,
         })
     }
 
@@ -150,7 +150,7 @@ impl DiffusionNetwork for StableAudioNetwork {
         let list = inside.at("layers");
         let seconds =
             |name: &str, waves: usize| SecondsEmbedder::new(&weights.at(name), waves, context);
-        let both = |name: &str, [input, width]: [usize; 2], bias: bool| {
+        let both = |name: &str, [input, width]: [usize; 2], bias: Bias| {
             let layers = MlpLayers::Plain(["0", "2"], Act::Silu);
             Mlp::between(&weights.at(name), layers, [input, width, width], bias)
         };
@@ -160,9 +160,9 @@ impl DiffusionNetwork for StableAudioNetwork {
             device: weights.device(),
             config: config.clone(),
             frequencies: frequencies.stored()?.to_f32()?.into_vec(),
-            time: both("to_timestep_embed", [2 * config.waves, dim], true)?,
-            prompt: both("to_cond_embed", [context, inner_context], false)?,
-            global: both("to_global_embed", [config.global, dim], false)?,
+            time: both("to_timestep_embed", [2 * config.waves, dim], Bias::With)?,
+            prompt: both("to_cond_embed", [context, inner_context], Bias::Without)?,
+            global: both("to_global_embed", [config.global, dim], Bias::Without)?,
             seconds: match config.seconds {
                 Some(waves) => Some([
                     seconds("seconds_start", waves)?,

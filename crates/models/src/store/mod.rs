@@ -30,7 +30,7 @@ pub(crate) use origin::flat_length;
 use patched::Patched;
 pub use patched::{Beside, Keep, Way, WeightPatches};
 pub use units::{Blocks, UnitInfo, UnitOrder};
-pub use walk::{Kernel, Layout, Walk};
+pub use walk::{Bias, Kernel, Layout, Walk};
 
 enum Source {
     File {

@@ -163,6 +163,25 @@ pub struct Kernel {
     pub bias: bool,
 }
 
+/// Whether a layer adds a vector of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bias {
+    With,
+    Without,
+}
+
+impl Bias {
+    /// For layers whose file decides.
+    pub fn of(present: bool) -> Self {
+        if present { Self::With } else { Self::Without }
+    }
+
+    /// What is made of it, where there is one.
+    pub fn then<T>(self, make: impl FnOnce() -> T) -> Option<T> {
+        (self == Self::With).then(make)
+    }
+}
+
 /// A walk over the weights of a network, at one place of its tree of keys.
 pub struct Walk<'a> {
     course: &'a Course<'a>,
@@ -237,12 +256,11 @@ impl<'a> Walk<'a> {
         name: &str,
         out: usize,
         input: usize,
-        bias: bool,
+        bias: Bias,
     ) -> Result<Arc<Linear>> {
-        if bias {
-            self.linear(name, out, input)
-        } else {
-            self.matrix(name, out, input)
+        match bias {
+            Bias::With => self.linear(name, out, input),
+            Bias::Without => self.matrix(name, out, input),
         }
     }
 
@@ -323,11 +341,11 @@ impl<'a> Walk<'a> {
         name: &str,
         [out, input, length]: [usize; 3],
         stride: usize,
-        bias: bool,
+        bias: Bias,
     ) -> Result<Arc<Conv2d>> {
         let weight = [out, input, length];
         let shapes: [(&str, &[usize]); 2] = [(".weight", &weight), (".bias", &[out])];
-        let (key, blank) = self.ask(name, "conv", &shapes[..=usize::from(bias)]);
+        let (key, blank) = self.ask(name, "conv", &shapes[..=usize::from(bias == Bias::With)]);
         let store = self.course.store;
         store.conv(blank.unwrap_or(&key), stride, Padding::Same(0))
     }
@@ -429,7 +447,7 @@ mod tests {
             inner.group_norm("g", 64, 32, 1e-5)?;
             inner.layer_norm("n", 7, 1e-5)?;
             inner.rms_norm("r.scale", 6, 1e-6)?;
-            inner.linear_with("w", 3, 2, false)?;
+            inner.linear_with("w", 3, 2, Bias::Without)?;
             inner.conv3d("k", 2, 3, [3, 1, 1])?;
             inner.channel_norm("m.gamma", 8, 1e-6)?;
             inner.embedding("e", 9, 4)?;

@@ -7,7 +7,7 @@ use fresco_tensor::nn::{Linear, Value};
 
 use super::heads::chunks;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 /// N vectors for a block, in the order in which its family has them.
 pub struct AdaLn<const N: usize>(Source);
@@ -26,7 +26,7 @@ impl<const N: usize> AdaLn<N> {
         name: &str,
         width: usize,
         signal: usize,
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         let layer = weights.linear_with(name, N * width, signal, bias)?;
         Ok(Self(Source::Layer(layer)))

@@ -10,7 +10,7 @@ use super::norm::{HeadNorm, HeadNormLayer, TokenRows};
 use super::place::AttentionSite;
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 mod qkv;
 
@@ -67,13 +67,23 @@ pub enum GateLayer<'a> {
 
 /// Which layers have a bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bias {
+pub enum AttentionBias {
     None,
     /// The way out alone.
     Out,
     /// All but the layer of keys.
     NoKeys,
     All,
+}
+
+impl From<Bias> for AttentionBias {
+    /// In every layer or in none.
+    fn from(bias: Bias) -> Self {
+        match bias {
+            Bias::With => Self::All,
+            Bias::Without => Self::None,
+        }
+    }
 }
 
 /// What tokens look at: each other, or others of a width.
@@ -92,7 +102,7 @@ pub struct AttentionLayers<'a> {
     /// The way out; none where nothing needs the result.
     pub out: Option<&'a str>,
     pub gate: GateLayer<'a>,
-    pub bias: Bias,
+    pub bias: AttentionBias,
     /// Width of the tokens that look.
     pub input: usize,
     pub looks: Looks,
@@ -106,7 +116,7 @@ impl<'a> AttentionLayers<'a> {
             qkv,
             out: Some(out),
             gate: GateLayer::None,
-            bias: Bias::All,
+            bias: AttentionBias::All,
             input: width,
             looks: Looks::Own,
             heads,
@@ -116,7 +126,7 @@ impl<'a> AttentionLayers<'a> {
     /// The same without any bias.
     pub fn unbiased(qkv: QkvLayers<'a>, out: &'a str, width: usize, heads: Heads<'a>) -> Self {
         Self {
-            bias: Bias::None,
+            bias: AttentionBias::None,
             ..Self::new(qkv, out, width, heads)
         }
     }
@@ -166,11 +176,13 @@ impl Attention {
             norm,
         } = heads;
         let (own, shared) = (count * width, kv * width);
-        let (most, of_keys) = (matches!(bias, Bias::All | Bias::NoKeys), bias == Bias::All);
+        let most = Bias::of(matches!(bias, AttentionBias::All | AttentionBias::NoKeys));
+        let of_keys = Bias::of(bias == AttentionBias::All);
+        let of_out = Bias::of(bias != AttentionBias::None);
         let linear =
             |name: &str, out: usize, input: usize| weights.linear_with(name, out, input, most);
         let out = layers.out;
-        let out = out.map(|name| weights.linear_with(name, input, own, bias != Bias::None));
+        let out = out.map(|name| weights.linear_with(name, input, own, of_out));
         Ok(Self {
             qkv: match layers.qkv {
                 QkvLayers::Joined(name) => {

@@ -8,7 +8,7 @@ use fresco_tensor::{Buffer, Device, Tensor};
 use super::mlp::{Mlp, MlpLayers};
 use crate::epilogue::then;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 /// Cosines and sines of each value at frequencies that fall from 1 to 1 / 10000: (values, width).
 pub fn sinusoid(values: &[f32], width: usize) -> Result<Tensor> {
@@ -68,7 +68,7 @@ impl Embedder {
         names: [&str; 2],
         input: usize,
         width: usize,
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         Ok(Self {
             first: weights.linear_with(names[0], width, input, bias)?,
@@ -92,7 +92,7 @@ impl TimeEmbed {
     /// Layers of one width, which have a bias and SiLU between them.
     pub fn new(weights: &Walk<'_>, names: [&str; 2], waves: usize, width: usize) -> Result<Self> {
         let layers = MlpLayers::Plain(names, Act::Silu);
-        Self::between(weights, layers, [waves, width, width], true)
+        Self::between(weights, layers, [waves, width, width], Bias::With)
     }
 
     /// From waves over an inner width to the embedding's.
@@ -100,7 +100,7 @@ impl TimeEmbed {
         weights: &Walk<'_>,
         layers: MlpLayers<'_>,
         sizes: [usize; 3],
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         Ok(Self {
             layers: Mlp::between(weights, layers, sizes, bias)?,

@@ -9,7 +9,7 @@ use fresco_tensor::nn::{LayerNorm, Mask, Value};
 use super::attention::{Attention, AttentionLayers, Rotation};
 use super::mlp::{Mlp, MlpLayers};
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 /// Where norms stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl EncoderBlock {
         });
         Ok(Self {
             attention: Attention::new(weights, &layers.attention)?,
-            mlp: Mlp::new(weights, layers.mlp, (width, layers.inner), true)?,
+            mlp: Mlp::new(weights, layers.mlp, (width, layers.inner), Bias::With)?,
             norms: [norm(first)?, norm(second)?],
             place: layers.place,
             scales: scales.transpose()?,

@@ -8,7 +8,7 @@ use fresco_tensor::nn::{Act, After, Linear, swiglu, swiglu_halves};
 use super::norm::TokenRows;
 use crate::epilogue::{plus, then};
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 /// The layers of an [`Mlp`] by name, the way out last.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ impl Mlp {
         weights: &Walk<'_>,
         layers: MlpLayers<'_>,
         (width, inner): (usize, usize),
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         Self::between(weights, layers, [width, inner, width], bias)
     }
@@ -55,7 +55,7 @@ impl Mlp {
         weights: &Walk<'_>,
         layers: MlpLayers<'_>,
         [input, inner, output]: [usize; 3],
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         let wide = |name: &str, times: usize| weights.linear_with(name, times * inner, input, bias);
         let (first, out) = match layers {

@@ -20,7 +20,7 @@ mod shapes;
 
 pub use adaln::AdaLn;
 pub use attention::{
-    Attention, AttentionLayers, Bias, GateLayer, Heads, Looks, Qkv, QkvLayers, Rotation,
+    Attention, AttentionBias, AttentionLayers, GateLayer, Heads, Looks, Qkv, QkvLayers, Rotation,
 };
 pub use blocks::{BlockControl, Blocks, ControlOrder, add_to_some};
 pub use embed::{Embedder, TimeEmbed, exponential, sinusoid, thousandfold};

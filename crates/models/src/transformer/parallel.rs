@@ -9,7 +9,7 @@ use fresco_tensor::nn::{Beside, Linear, Mask, MlpJoin};
 use super::attention::{Attention, Heads, Rotation};
 use super::norm::TokenRows;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 /// The layers of such a block.
 pub struct ParallelBlock {
@@ -34,7 +34,7 @@ impl ParallelBlock {
         (width, inner): (usize, usize),
         heads: Heads<'_>,
         mlp: MlpJoin,
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         let own = heads.count * heads.width;
         let beside = match mlp {

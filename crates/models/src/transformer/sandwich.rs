@@ -11,7 +11,7 @@ use super::attention::{Attention, AttentionLayers};
 use super::mlp::{Mlp, MlpLayers};
 use super::rope::Rope;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 /// The layers of a [`SandwichBlock`] as its family calls them.
 #[derive(Clone, Copy, Debug)]
@@ -41,11 +41,11 @@ impl SandwichBlock {
         let norm = |name: &str| weights.rms_norm(&format!("{name}.weight"), width, layers.eps);
         let modulation = layers
             .modulation
-            .map(|(name, signal)| AdaLn::new(weights, name, width, signal, true));
+            .map(|(name, signal)| AdaLn::new(weights, name, width, signal, Bias::With));
         let [before, behind, before_mlp, behind_mlp] = layers.norms;
         Ok(Self {
             attention: Attention::new(weights, &layers.attention)?,
-            mlp: Mlp::new(weights, layers.mlp, (width, layers.inner), false)?,
+            mlp: Mlp::new(weights, layers.mlp, (width, layers.inner), Bias::Without)?,
             norms: [
                 norm(before)?,
                 norm(behind)?,

@@ -19,7 +19,7 @@ use super::window::{
 use super::{FoundKind, UpscaleFacts, UpscaleNetwork};
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 #[derive(Clone)]
 struct Config {
@@ -31,7 +31,7 @@ struct Config {
     split: Size,
     /// For each group its number of blocks and of heads.
     groups: Vec<(usize, usize)>,
-    qkv_bias: bool,
+    qkv_bias: Bias,
     body: BodyKind,
     tail: TailKind,
 }
@@ -84,7 +84,7 @@ pub(super) fn find(keys: &UpscaleKeys) -> Result<Option<FoundKind>> {
         inner: keys.shape(&format!("{block}.ffn.fc1.weight"), 2)?[0],
         split: split(keys)?,
         groups,
-        qkv_bias: keys.has(&format!("{block}.attn.qkv.bias")),
+        qkv_bias: Bias::of(keys.has(&format!("{block}.attn.qkv.bias"))),
         body: BodyKind::of(keys, "conv_after_body"),
         tail: TailKind::of(keys, input)?,
     };

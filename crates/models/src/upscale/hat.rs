@@ -12,7 +12,7 @@ use super::window::{bias_mask, channel_means, picture, thirds, windows, zeros_ar
 use super::{Edge, FoundKind, UpscaleFacts, UpscaleNetwork};
 use crate::epilogue::{plus, then};
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 /// How much of what the convolutions of a block found is added.
 const SHARE: f32 = 0.01;
@@ -28,7 +28,7 @@ struct Config {
     compressed: usize,
     squeezed: usize,
     groups: Vec<Group>,
-    qkv_bias: bool,
+    qkv_bias: Bias,
     patch_norm: bool,
     body: BodyKind,
     tail: TailKind,
@@ -70,7 +70,7 @@ pub(super) fn find(keys: &UpscaleKeys) -> Result<Option<FoundKind>> {
         compressed: keys.shape(&cab, 4)?[0],
         squeezed: keys.shape(&squeeze, 4)?[0],
         groups: groups.collect::<Result<_>>()?,
-        qkv_bias: keys.has(&format!("{block}.attn.qkv.bias")),
+        qkv_bias: Bias::of(keys.has(&format!("{block}.attn.qkv.bias"))),
         patch_norm: keys.has("patch_embed.norm.weight"),
         body: BodyKind::of(keys, "conv_after_body"),
         tail: TailKind::of(keys, input)?,

@@ -15,7 +15,7 @@ use super::window::{bias_mask, channel_means, home, pair_rows, thirds};
 use super::{Edge, FoundKind, UpscaleFacts, UpscaleNetwork};
 use crate::epilogue::{plus, then};
 use crate::error::Result;
-use crate::store::{Kernel, Walk};
+use crate::store::{Bias, Kernel, Walk};
 
 /// Heads of all attentions.
 const HEADS: usize = 4;
@@ -465,7 +465,12 @@ impl OmniSr {
             let block = |j: usize| Block::new(&inner.at(j), config);
             Ok(OmniGroup {
                 blocks: (0..config.blocks).map(block).collect::<Result<_>>()?,
-                last: inner.linear_with(&config.blocks.to_string(), width, width, bias)?,
+                last: inner.linear_with(
+                    &config.blocks.to_string(),
+                    width,
+                    width,
+                    Bias::of(bias),
+                )?,
                 weigher: Weigher::new(&weights.at("esa"), width, config.small)?,
             })
         };

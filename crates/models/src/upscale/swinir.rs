@@ -14,7 +14,7 @@ use super::window::{
 use super::{Edge, FoundKind, UpscaleFacts, UpscaleNetwork};
 use crate::epilogue::{plus, then};
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 pub(super) const EPS: f32 = 1e-5;
 
@@ -34,7 +34,7 @@ struct Config {
     mlp: usize,
     window: usize,
     groups: Vec<Group>,
-    qkv_bias: bool,
+    qkv_bias: Bias,
     patch_norm: bool,
     group_body: BodyKind,
     body: BodyKind,
@@ -91,7 +91,7 @@ pub(super) fn find(keys: &UpscaleKeys) -> Result<Option<FoundKind>> {
         mlp: keys.shape(&format!("{block}.mlp.fc1.bias"), 1)?[0],
         window,
         groups: groups.collect::<Result<_>>()?,
-        qkv_bias: keys.has(&format!("{block}.attn.qkv.bias")),
+        qkv_bias: Bias::of(keys.has(&format!("{block}.attn.qkv.bias"))),
         patch_norm: keys.has("patch_embed.norm.weight"),
         group_body: BodyKind::of(keys, "layers.0.conv"),
         body: BodyKind::of(keys, "conv_after_body"),
@@ -130,7 +130,7 @@ impl WindowAttention {
         width: usize,
         heads: usize,
         window: usize,
-        qkv_bias: bool,
+        qkv_bias: Bias,
     ) -> Result<Self> {
         let pairs = (2 * window - 1) * (2 * window - 1);
         Ok(Self {

@@ -12,7 +12,7 @@ use super::speech::Hearing;
 use super::talk::Talking;
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     AdaLn, Attention, AttentionLayers, HeadNorm, Heads, Looks, Mlp, MlpLayers, PatchOrder,
     QkvLayers, Rope, Rotation, TokenGrid, TokenRows, video_to_tokens,
@@ -103,7 +103,7 @@ impl Block {
             cross_attn: attention(&cross, heads, dim, Looks::Prompt(dim))?,
             pictures: pictures.transpose()?,
             hearing: hearing.transpose()?,
-            ffn: Mlp::new(&weights.at("ffn"), layers, (dim, config.ffn), true)?,
+            ffn: Mlp::new(&weights.at("ffn"), layers, (dim, config.ffn), Bias::With)?,
             norm: LayerNorm::new(None, None, EPS)?,
             before: None,
             after: None,

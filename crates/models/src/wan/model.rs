@@ -25,7 +25,7 @@ use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::latent_format;
 use crate::model_sampling::ModelSampling;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Blocks, Mlp, MlpLayers, PatchOrder, Rope, RopeScale, TimeEmbed, TokenGrid, circular_pad,
     grid_positions, to_tokens, video_from_tokens, video_to_tokens,
@@ -143,7 +143,7 @@ impl DiffusionNetwork for WanNetwork {
                 &weights.at("text_embedding"),
                 MlpLayers::Plain(["0", "2"], Act::GeluTanh),
                 [config.context, dim, dim],
-                true,
+                Bias::With,
             )?,
             vision: vision.transpose()?,
             blocks: list.each(config.blocks, |weights| Block::new(weights, config))?,

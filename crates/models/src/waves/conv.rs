@@ -6,7 +6,7 @@ use fresco_tensor::nn::{Conv2d, Value, matmul};
 use fresco_tensor::{Device, Tensor};
 
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 /// Sizes of a convolution along time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl LineConv {
             let bias = bias.then_some(out);
             Kernel::Normed(Normed::new(weights, name, [out, input, taps], bias)?)
         } else {
-            Kernel::Plain(weights.conv1d(name, [out, input, taps], line.stride, bias)?)
+            Kernel::Plain(weights.conv1d(name, [out, input, taps], line.stride, Bias::of(bias))?)
         };
         Ok(Self { kernel, taps, line })
     }

@@ -7,7 +7,7 @@ use fresco_tensor::{Device, Tensor};
 
 use super::config::LayerShape;
 use crate::error::Result;
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 use crate::transformer::{
     Attention, AttentionLayers, HeadNorm, Heads, Looks, Mlp, MlpLayers, Pairs, QkvLayers, Rope,
 };
@@ -34,7 +34,7 @@ pub(super) fn attention(weights: &Walk<'_>, shape: LayerShape, looks: Looks) -> 
 
 pub(super) fn feed_forward(weights: &Walk<'_>, shape: LayerShape) -> Result<Mlp> {
     let layers = MlpLayers::Gated(["gate_proj", "up_proj", "down_proj"]);
-    Mlp::new(weights, layers, (shape.dim, shape.inner), false)
+    Mlp::new(weights, layers, (shape.dim, shape.inner), Bias::Without)
 }
 
 /// A layer of the parts that read lyrics and voices.

@@ -7,7 +7,7 @@ use fresco_tensor::{Device, Tensor};
 
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
-use crate::store::{Walk, WeightStore};
+use crate::store::{Bias, Walk, WeightStore};
 use crate::transformer::{Embedder, sinusoid};
 
 /// Width of the waves that say whether a kind is meant.
@@ -58,7 +58,7 @@ impl Union {
                 ["linear_1", "linear_2"],
                 kinds * WAVES,
                 4 * width,
-                true,
+                Bias::With,
             )?,
         })
     }

@@ -84,7 +84,7 @@ struct KeyMaker {
 impl KeyMaker {
     fn new(weights: &Walk<'_>, config: &DecoderConfig, sizes: &LayerSizes) -> Result<Self> {
         let width = sizes.kv_heads * sizes.head;
-        let matrix = |name: &str| weights.linear_with(name, width, config.hidden, config.biased);
+        let matrix = |name: &str| weights.linear_with(name, width, config.hidden, config.bias);
         let k_norm = || Norm::new(weights, "k_norm", sizes.head, config);
         let v_norm = || RmsNorm::new(None, config.eps);
         let v_proj = (!sizes.keys_are_values).then(|| matrix("v_proj"));
@@ -185,7 +185,7 @@ impl Attention {
         };
         Ok(Self {
             at,
-            q_proj: weights.linear_with("q_proj", own + gates, config.hidden, config.biased)?,
+            q_proj: weights.linear_with("q_proj", own + gates, config.hidden, config.bias)?,
             q_norm: config.normed.then(q_norm).transpose()?,
             keys,
             o_proj: weights.matrix("o_proj", config.hidden, own)?,

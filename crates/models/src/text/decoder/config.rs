@@ -5,7 +5,7 @@ use fresco_tensor::nn::{Act, DeltaSizes};
 use super::layout::{EXPERTS, REMEMBERS, SCALAR, TABLE};
 use super::uneven;
 use crate::error::{ModelError, Result};
-use crate::store::WeightStore;
+use crate::store::{Bias, WeightStore};
 
 /// More layers than any of these has.
 const MAX_LAYERS: usize = 1024;
@@ -129,7 +129,7 @@ pub struct DecoderConfig {
     pub eps: f32,
     pub act: Act,
     /// Whether queries, keys and values have a bias.
-    pub biased: bool,
+    pub bias: Bias,
     /// Whether queries and keys are normalised head by head.
     pub normed: bool,
     /// Whether there are norms after attention and feed-forward too, before they are added (Gemma).
@@ -263,7 +263,7 @@ impl DecoderConfig {
             vocabulary,
             eps: if llama { 1e-5 } else { 1e-6 },
             act: if gemma { Act::GeluTanh } else { Act::Silu },
-            biased: store.has(&first("self_attn.k_proj.bias")),
+            bias: Bias::of(store.has(&first("self_attn.k_proj.bias"))),
             normed: norm.is_some(),
             sandwiched: gemma,
             minus_one: (gemma || gated) && !newest && !gguf,

@@ -16,7 +16,7 @@ use super::positions::positions;
 use super::tiles;
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
-use crate::store::{Walk, WeightStore};
+use crate::store::{Bias, Walk, WeightStore};
 use crate::text::Memory;
 use crate::text::qwen_vision;
 use crate::text::sequence::{
@@ -100,7 +100,12 @@ impl Layer {
             input_layernorm: norm("input_layernorm")?,
             mixer,
             post_attention_layernorm: norm("post_attention_layernorm")?,
-            mlp: Mlp::new(&weights.at("mlp"), gated, (config.hidden, inner), false)?,
+            mlp: Mlp::new(
+                &weights.at("mlp"),
+                gated,
+                (config.hidden, inner),
+                Bias::Without,
+            )?,
             around: config.sandwiched.then(around).transpose()?,
             told: told.transpose()?,
             scalar: config.scalars.then(scalar).transpose()?,

@@ -8,7 +8,7 @@ use fresco_tensor::{Device, Tensor};
 use super::{MERGED, Squares, grid_rope, layers, matrix, merged_order};
 use crate::epilogue::then;
 use crate::error::{ModelError, Result};
-use crate::store::{Walk, WeightStore};
+use crate::store::{Bias, Walk, WeightStore};
 use crate::text::decoder::Eyes;
 use crate::text::sequence::SeenPicture;
 use crate::transformer::{
@@ -174,7 +174,12 @@ impl Block {
                 weights.rms_norm("norm2.weight", hidden, EPS)?,
             ],
             attention: Attention::new(&weights.at("attn"), &layers)?,
-            mlp: Mlp::new(&weights.at("mlp"), gated, (hidden, config.inner), true)?,
+            mlp: Mlp::new(
+                &weights.at("mlp"),
+                gated,
+                (hidden, config.inner),
+                Bias::With,
+            )?,
         })
     }
 

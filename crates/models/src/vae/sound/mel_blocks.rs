@@ -12,7 +12,7 @@ use fresco_tensor::{Device, Tensor};
 use super::mel::BlockKind;
 use crate::epilogue::then;
 use crate::error::Result;
-use crate::store::{Kernel, Walk};
+use crate::store::{Bias, Kernel, Walk};
 use crate::transformer::chunks;
 
 const EPS: f32 = 1e-5;
@@ -81,7 +81,7 @@ impl Depthwise {
         name: &str,
         channels: usize,
         side: usize,
-        bias: bool,
+        bias: Bias,
     ) -> Result<Self> {
         let at = weights.at(name);
         Ok(Self {
@@ -125,12 +125,12 @@ impl VitBlock {
                 look.matrix("to_k", channels, channels)?,
                 look.matrix("to_v", channels, channels)?,
             ],
-            around: Depthwise::new(&side, "proj_in", 3 * channels, 5, false)?,
+            around: Depthwise::new(&side, "proj_in", 3 * channels, 5, Bias::Without)?,
             mix: side.value("proj_out.weight", &[3 * channels, head, 1, 1])?,
             out: look.matrix("to_out", channels, 2 * channels)?,
             norm: Norm::new(&look, "norm_out", channels)?,
             wide: conv.linear("conv_inverted", 2 * inner, channels)?,
-            depth: Depthwise::new(&conv, "conv_depth", 2 * inner, 3, true)?,
+            depth: Depthwise::new(&conv, "conv_depth", 2 * inner, 3, Bias::With)?,
             narrow: conv.matrix("conv_point", channels, inner)?,
             last_norm: Norm::new(&conv, "norm", channels)?,
             head,

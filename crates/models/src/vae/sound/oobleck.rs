@@ -5,7 +5,7 @@ use fresco_tensor::{Device, Generator, Tensor};
 use super::super::kl::Check;
 use crate::error::{ModelError, Result};
 use crate::sound::{Conv1d, Grow1d, Snake};
-use crate::store::{Walk, WeightStore};
+use crate::store::{Bias, Walk, WeightStore};
 use crate::transformer::Shapes;
 
 /// How far apart the entries are that the three units of a stage look at.
@@ -76,9 +76,9 @@ impl Unit {
         let long = [channels, channels, LONG];
         Ok(Self {
             first_snake: Snake::new(&weights, "0", channels)?,
-            first: Conv1d::same(&weights, "1", long, gap, true)?,
+            first: Conv1d::same(&weights, "1", long, gap, Bias::With)?,
             second_snake: Snake::new(&weights, "2", channels)?,
-            second: Conv1d::same(&weights, "3", [channels, channels, 1], 1, true)?,
+            second: Conv1d::same(&weights, "3", [channels, channels, 1], 1, Bias::With)?,
         })
     }
 
@@ -141,7 +141,7 @@ impl Oobleck {
                     [out, input, 2 * stride],
                     (stride, 1),
                     (half, half),
-                    true,
+                    Bias::With,
                 )?,
             });
             // The decoder goes the same way back.
@@ -149,7 +149,14 @@ impl Oobleck {
             let shape = [out, input, 2 * stride];
             ups.push(Up {
                 snake: Snake::new(&at.at("layers"), "0", out)?,
-                grow: Grow1d::new(&at.at("layers"), "1", shape, stride, (half, half), true)?,
+                grow: Grow1d::new(
+                    &at.at("layers"),
+                    "1",
+                    shape,
+                    stride,
+                    (half, half),
+                    Bias::With,
+                )?,
                 units: units(&at, 2, input)?,
             });
         }
@@ -158,14 +165,26 @@ impl Oobleck {
         let long = |out: usize, input: usize| [out, input, LONG];
         Ok(Self {
             device: weights.device(),
-            first: Conv1d::same(&encoder, "0", long(channels[0], config.sound), 1, true)?,
+            first: Conv1d::same(
+                &encoder,
+                "0",
+                long(channels[0], config.sound),
+                1,
+                Bias::With,
+            )?,
             downs,
             down_snake: Snake::new(&encoder, &snake, top)?,
-            to_latent: Conv1d::same(&encoder, &conv, [2 * config.latent, top, 3], 1, true)?,
-            from_latent: Conv1d::same(&decoder, "0", long(top, config.latent), 1, true)?,
+            to_latent: Conv1d::same(&encoder, &conv, [2 * config.latent, top, 3], 1, Bias::With)?,
+            from_latent: Conv1d::same(&decoder, "0", long(top, config.latent), 1, Bias::With)?,
             ups,
             up_snake: Snake::new(&decoder, &snake, channels[0])?,
-            last: Conv1d::same(&decoder, &conv, long(config.sound, channels[0]), 1, false)?,
+            last: Conv1d::same(
+                &decoder,
+                &conv,
+                long(config.sound, channels[0]),
+                1,
+                Bias::Without,
+            )?,
             ratio: config.ratio(),
         })
     }

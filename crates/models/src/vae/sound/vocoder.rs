@@ -10,7 +10,7 @@ use super::mel::VocoderConfig;
 use crate::epilogue::then;
 use crate::error::Result;
 use crate::sound::{Conv1d, Depthwise1d, Edge, Grow1d};
-use crate::store::Walk;
+use crate::store::{Bias, Walk};
 
 const EPS: f32 = 1e-6;
 /// How far apart the entries are that the convolutions of a block look at.
@@ -33,7 +33,7 @@ struct NextBlock {
 impl NextBlock {
     fn new(weights: &Walk<'_>, channels: usize, [length, inner]: [usize; 2]) -> Result<Self> {
         Ok(Self {
-            depth: Depthwise1d::new(weights, "dwconv", channels, length, true)?,
+            depth: Depthwise1d::new(weights, "dwconv", channels, length, Bias::With)?,
             norm: weights.layer_norm("norm", channels, EPS)?,
             wide: weights.linear("pwconv1", inner, channels)?,
             narrow: weights.linear("pwconv2", channels, inner)?,
@@ -59,8 +59,8 @@ impl ResBlock {
         let pairs = GAPS.iter().enumerate().map(|(i, gap)| {
             let name = i.to_string();
             Ok([
-                Conv1d::same(&first, &name, shape, *gap, true)?,
-                Conv1d::same(&second, &name, shape, 1, true)?,
+                Conv1d::same(&first, &name, shape, *gap, Bias::With)?,
+                Conv1d::same(&second, &name, shape, 1, Bias::With)?,
             ])
         });
         Ok(Self(pairs.collect::<Result<_>>()?))
@@ -123,7 +123,7 @@ impl Vocoder {
                 shape,
                 stride,
                 (cut, stride - cut),
-                true,
+                Bias::With,
             )?;
             let blocks = config.lengths.iter().enumerate().map(|(i, length)| {
                 let at = head.at("resblocks").at(number * config.lengths.len() + i);
@@ -133,15 +133,21 @@ impl Vocoder {
             channels = out;
         }
         let ends = config.end_length;
-        let bands = Conv1d::same(&first, "0", shape, 1, true)?;
+        let bands = Conv1d::same(&first, "0", shape, 1, Bias::With)?;
         Ok(Self {
             bands: bands.with_edge(Edge::Repeated),
             bands_norm: first.layer_norm("1", dims[0], EPS)?,
             stages,
             norm: backbone.layer_norm("norm", width, EPS)?,
-            first: Conv1d::same(&head, "conv_pre", [config.initial, width, ends], 1, true)?,
+            first: Conv1d::same(
+                &head,
+                "conv_pre",
+                [config.initial, width, ends],
+                1,
+                Bias::With,
+            )?,
             ups,
-            last: Conv1d::same(&head, "conv_post", [1, channels, ends], 1, true)?,
+            last: Conv1d::same(&head, "conv_post", [1, channels, ends], 1, Bias::With)?,
         })
     }
 
