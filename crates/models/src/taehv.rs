@@ -17,7 +17,7 @@ use crate::vae::Check;
 use crate::vae::Vae;
 use crate::vae::VaeMemory;
 use crate::vae::each_film;
-use crate::vae::{Autoencoder, AutoencoderConfig, VaeFacts};
+use crate::vae::{Autoencoder, AutoencoderConfig, Side, VaeFacts};
 
 /// How the files of the published ones begin, which lie among those of previews.
 pub const NAMES: [&str; 4] = ["taehv", "lighttaew2_2", "lighttaew2_1", "lighttaehy1_5"];
@@ -80,7 +80,8 @@ pub struct TaehvConfig {
     latent: usize,
 }
 
-fn sequence(store: &WeightStore, half: &str) -> Result<Vec<SmallLayer>> {
+fn sequence(store: &WeightStore, side: Side) -> Result<Vec<SmallLayer>> {
+    let half = side.pick("encoder", "decoder");
     let numbers = store.keys().into_iter().filter_map(|key| {
         let rest = key.strip_prefix(half)?.strip_prefix('.')?;
         rest.split('.').next()?.parse::<usize>().ok()
@@ -88,7 +89,6 @@ fn sequence(store: &WeightStore, half: &str) -> Result<Vec<SmallLayer>> {
     let Some(last) = numbers.filter(|n| *n < MOST).max() else {
         return Ok(Vec::new());
     };
-    let decoder = half == "decoder";
     let shape = |rest: String| match store.shape(&format!("{half}.{rest}")) {
         Some(&[out, input, ..]) => Some((input, out)),
         _ => None,
@@ -106,7 +106,7 @@ fn sequence(store: &WeightStore, half: &str) -> Result<Vec<SmallLayer>> {
                 skip: input / 2 != out || store.has(&format!("{half}.{number}.skip.weight")),
             }
         } else if let Some((input, out)) = frames(number) {
-            let each = if decoder { input } else { out };
+            let each = side.pick(out, input);
             SmallLayer::Frames {
                 number,
                 input,
@@ -124,7 +124,7 @@ fn sequence(store: &WeightStore, half: &str) -> Result<Vec<SmallLayer>> {
         } else if at == 0 {
             // What presses latents together.
             continue;
-        } else if decoder && frames(number + 1).is_some() {
+        } else if side == Side::Decoder && frames(number + 1).is_some() {
             SmallLayer::Enlarge
         } else {
             SmallLayer::Activate
@@ -140,7 +140,10 @@ impl TaehvConfig {
     }
 
     pub fn detect(store: &WeightStore) -> Result<Self> {
-        let (encoder, decoder) = (sequence(store, "encoder")?, sequence(store, "decoder")?);
+        let (encoder, decoder) = (
+            sequence(store, Side::Encoder)?,
+            sequence(store, Side::Decoder)?,
+        );
         let ends = |list: &[SmallLayer]| {
             let convs = list.iter().filter_map(|layer| match layer {
                 SmallLayer::Conv { input, out, .. } => Some((*input, *out)),
@@ -223,7 +226,7 @@ enum Layer {
 }
 
 impl Layer {
-    fn new(weights: &Walk<'_>, layer: SmallLayer, decoder: bool) -> Result<Self> {
+    fn new(weights: &Walk<'_>, layer: SmallLayer, side: Side) -> Result<Self> {
         Ok(match layer {
             SmallLayer::Activate => Self::Activate,
             SmallLayer::Enlarge => Self::Enlarge,
@@ -233,7 +236,7 @@ impl Layer {
                 out,
                 bias,
             } => {
-                let stride = if bias || decoder { 1 } else { 2 };
+                let stride = if bias { 1 } else { side.pick(2, 1) };
                 let kernel = Kernel {
                     out,
                     input,
@@ -265,10 +268,10 @@ impl Layer {
                 each,
             } => {
                 let layer = weights.at(number).matrix("conv", out, input)?;
-                if decoder {
-                    Self::Grow(layer, (out / each.max(1)).max(1))
-                } else {
-                    Self::Pool(layer, (input / each.max(1)).max(1))
+                let frames = |values: usize| (values / each.max(1)).max(1);
+                match side {
+                    Side::Encoder => Self::Pool(layer, frames(input)),
+                    Side::Decoder => Self::Grow(layer, frames(out)),
                 }
             }
         })
@@ -332,14 +335,14 @@ impl Taehv {
     }
 
     fn walk(weights: &Walk<'_>, config: &TaehvConfig) -> Result<Self> {
-        let half = |name: &str, list: &[SmallLayer]| -> Result<Vec<Layer>> {
-            let inner = weights.at(name);
-            let layer = |layer: &SmallLayer| Layer::new(&inner, *layer, name == "decoder");
+        let half = |side: Side, list: &[SmallLayer]| -> Result<Vec<Layer>> {
+            let inner = weights.at(side.pick("encoder", "decoder"));
+            let layer = |layer: &SmallLayer| Layer::new(&inner, *layer, side);
             list.iter().map(layer).collect()
         };
         Ok(Self {
-            encoder: half("encoder", &config.encoder)?,
-            decoder: half("decoder", &config.decoder)?,
+            encoder: half(Side::Encoder, &config.encoder)?,
+            decoder: half(Side::Decoder, &config.decoder)?,
             device: weights.device().clone(),
             config: config.clone(),
         })

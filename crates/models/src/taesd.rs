@@ -12,7 +12,7 @@ use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
 use crate::store::{Kernel, Walk, WeightStore};
 use crate::vae::Check;
-use crate::vae::{Autoencoder, VaeFacts};
+use crate::vae::{Autoencoder, Side, VaeFacts};
 
 /// The published ones: name, scale and shift of the latents they were made for.
 pub const KINDS: [(&str, f32, f32); 5] = [
@@ -149,12 +149,12 @@ struct SequenceConfig {
     places: Vec<SequencePlace>,
     resamplings: usize,
     widest: usize,
-    decoder: bool,
+    side: Side,
 }
 
 impl SequenceConfig {
     /// The sequence whose keys start with the prefix; none if there are none.
-    fn detect(store: &WeightStore, prefix: &str, decoder: bool) -> Result<Option<Self>> {
+    fn detect(store: &WeightStore, prefix: &str, side: Side) -> Result<Option<Self>> {
         let numbers = store
             .keys()
             .into_iter()
@@ -212,15 +212,15 @@ impl SequenceConfig {
             places,
             resamplings,
             widest,
-            decoder,
+            side,
         }))
     }
 }
 
 impl Sequence {
     /// The sequence whose keys start with the prefix; none if there are none.
-    fn new(store: &WeightStore, prefix: &str, decoder: bool) -> Result<Option<Self>> {
-        let Some(config) = SequenceConfig::detect(store, prefix, decoder)? else {
+    fn new(store: &WeightStore, prefix: &str, side: Side) -> Result<Option<Self>> {
+        let Some(config) = SequenceConfig::detect(store, prefix, side)? else {
             return Ok(None);
         };
         let build = |weights: &Walk<'_>| match prefix.strip_suffix('.') {
@@ -246,16 +246,15 @@ impl Sequence {
                         side: 3,
                         bias: false,
                     };
-                    let stride = if config.decoder { 1 } else { 2 };
+                    let stride = config.side.pick(2, 1);
                     let conv = weights.conv_with(&name, kernel, stride, Padding::Same(1))?;
-                    if config.decoder {
-                        SequenceLayer::Enlarged(conv)
-                    } else {
-                        SequenceLayer::Conv(conv, Act::None)
+                    match config.side {
+                        Side::Encoder => SequenceLayer::Conv(conv, Act::None),
+                        Side::Decoder => SequenceLayer::Enlarged(conv),
                     }
                 }
                 SequencePlaceKind::Conv => {
-                    let first = config.decoder && index == 0;
+                    let first = config.side == Side::Decoder && index == 0;
                     let act = if first { Act::Relu } else { Act::None };
                     SequenceLayer::Conv(weights.conv(&name, out, at, 3, 1)?, act)
                 }
@@ -319,9 +318,9 @@ impl Taesd {
         scale: f32,
         shift: f32,
     ) -> Result<Self> {
-        let part = |store: Option<&WeightStore>, decoder| match store {
+        let part = |store: Option<&WeightStore>, side| match store {
             Some(store) => {
-                let net = Sequence::new(store, "", decoder)?;
+                let net = Sequence::new(store, "", side)?;
                 let reason = "this is not a TAESD file";
                 Ok(Some(net.ok_or_else(|| {
                     ModelError::unsupported(store.file(), reason)
@@ -330,8 +329,8 @@ impl Taesd {
             None => Ok::<_, ModelError>(None),
         };
         Ok(Self {
-            encoder: part(encoder, false)?,
-            decoder: part(decoder, true)?,
+            encoder: part(encoder, Side::Encoder)?,
+            decoder: part(decoder, Side::Decoder)?,
             scale,
             shift,
         })
@@ -344,7 +343,7 @@ impl Taesd {
         let below = store.keys().iter().any(|key| key.starts_with(BELOW));
         let prefix = if below { BELOW } else { "" };
         let refuse = |reason: &str| ModelError::unsupported(store.file(), reason);
-        let decoder = Sequence::new(store, prefix, true)?;
+        let decoder = Sequence::new(store, prefix, Side::Decoder)?;
         let decoder = decoder.ok_or_else(|| refuse("this is not a TAESD file"))?;
         if decoder.widest > PREVIEW_WIDEST {
             return Err(refuse("it is too wide for previews"));
@@ -367,8 +366,8 @@ impl Taesd {
             }
         };
         Ok(Self {
-            encoder: Sequence::new(store, "taesd_encoder.", false)?,
-            decoder: Sequence::new(store, "taesd_decoder.", true)?,
+            encoder: Sequence::new(store, "taesd_encoder.", Side::Encoder)?,
+            decoder: Sequence::new(store, "taesd_decoder.", Side::Decoder)?,
             scale: scalar("vae_scale", 1.0)?,
             shift: scalar("vae_shift", 0.0)?,
         })

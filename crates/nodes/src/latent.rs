@@ -8,7 +8,7 @@ pub mod operation;
 pub mod resize;
 
 use fresco_graph::{NodeEntry, NodeError, entry, row};
-use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
+use fresco_tensor::{Axes, Crop, ResizeMethod, Tensor, common_upscale};
 
 pub static NODES: &[NodeEntry] = &[
     entry::<resize::LatentUpscale>(),
@@ -85,5 +85,5 @@ pub(crate) fn match_size(t: &Tensor, target: &[usize]) -> Result<Tensor, NodeErr
 
 /// Norm over the channels, dimension 1, which stays.
 pub(crate) fn channel_norm(t: &Tensor) -> fresco_tensor::Result<Tensor> {
-    t.norm(&[1], true)
+    t.norm(&[1], Axes::Keep)
 }

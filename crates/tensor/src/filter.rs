@@ -240,6 +240,7 @@ pub fn gaussian_blur(x: &Tensor, radius: usize, sigma: f32) -> Result<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Axes;
 
     fn ramp(shape: &[usize]) -> Tensor {
         Tensor::from_fn(shape, |i| i as f32).unwrap()
@@ -337,7 +338,7 @@ mod tests {
     #[test]
     fn gaussians() {
         let kernel = gaussian_kernel(3, 1.0).unwrap();
-        assert!((kernel.sum(&[], false).unwrap().item().unwrap() - 1.0).abs() < 1e-6);
+        assert!((kernel.sum(&[], Axes::Drop).unwrap().item().unwrap() - 1.0).abs() < 1e-6);
         let ratio = kernel.data()[4] / kernel.data()[0];
         assert!((ratio - std::f32::consts::E).abs() < 1e-5, "{ratio}");
         assert_eq!(gaussian_profile(1, 0.5), [1.0]);

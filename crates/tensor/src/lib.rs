@@ -65,6 +65,7 @@ pub use pages::{return_large_storage, trim_heap};
 pub use positioned::weights_were_read_within;
 pub use readers::{answer_within, on_reader_thread};
 pub use recycle::{free_spare_memory, trim_spare_memory};
+pub use reduce::Axes;
 pub use resize::{Crop, ResizeMethod, common_upscale};
 pub use rng::Generator;
 pub use room::{

@@ -155,6 +155,7 @@ pub fn grow_mask(mask: &Tensor, steps: i64, tapered: bool) -> Result<Tensor> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Axes;
 
     #[test]
     fn windows_match_their_definition() {
@@ -195,9 +196,9 @@ mod tests {
     #[test]
     fn growing() {
         let square = grow_mask(&dot(), 1, false).unwrap();
-        assert_eq!(square.sum(&[], false).unwrap().item(), Ok(9.0));
+        assert_eq!(square.sum(&[], Axes::Drop).unwrap().item(), Ok(9.0));
         let diamond = grow_mask(&dot(), 2, true).unwrap();
-        assert_eq!(diamond.sum(&[], false).unwrap().item(), Ok(13.0));
+        assert_eq!(diamond.sum(&[], Axes::Drop).unwrap().item(), Ok(13.0));
         assert_eq!(
             grow_mask(&diamond, -1, true).unwrap(),
             grow_mask(&dot(), 1, true).unwrap()

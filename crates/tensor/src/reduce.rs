@@ -5,6 +5,14 @@ use crate::elements::{allocate, reserve};
 use crate::error::{Result, TensorError};
 use crate::tensor::Tensor;
 
+/// What becomes of dimensions that are reduced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Axes {
+    /// They stay with size 1.
+    Keep,
+    Drop,
+}
+
 /// What the elements of a group become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reduction {
@@ -30,17 +38,16 @@ struct Groups {
 
 impl Tensor {
     /// Replaces the given dimensions by one value each group, in main memory; no dimensions means all of them.
-    /// With `keepdim` the reduced dimensions stay with size 1.
-    pub fn reduce(&self, dims: &[usize], keepdim: bool, f: impl Fn(&[f32]) -> f32) -> Result<Self> {
+    pub fn reduce(&self, dims: &[usize], axes: Axes, f: impl Fn(&[f32]) -> f32) -> Result<Self> {
         self.host("reduce")?;
-        self.reduce_there(dims, keepdim, f)
+        self.reduce_there(dims, axes, f)
     }
 
     /// A reduction that every device has.
-    fn reduce_named(&self, dims: &[usize], keepdim: bool, op: Reduction) -> Result<Self> {
+    fn reduce_named(&self, dims: &[usize], axes: Axes, op: Reduction) -> Result<Self> {
         match self.device() {
             Device::Gpu(_) => {
-                let groups = self.groups(dims, keepdim)?;
+                let groups = self.groups(dims, axes)?;
                 let moved = self.side_by_side(&groups)?;
                 let elements = moved.on_gpu()?;
                 let gpu = elements.device();
@@ -48,27 +55,22 @@ impl Tensor {
                 Ok(Self::from_gpu(groups.shape, found))
             }
             Device::Cpu | Device::Sim(_) => match op {
-                Reduction::Sum => self.reduce_there(dims, keepdim, |v| sum(v) as f32),
-                Reduction::Mean => self.reduce_there(dims, keepdim, |v| mean(v) as f32),
-                Reduction::Std => self.reduce_there(dims, keepdim, |v| variance(v).sqrt() as f32),
-                Reduction::Var => self.reduce_there(dims, keepdim, |v| variance(v) as f32),
-                Reduction::Norm => self.reduce_there(dims, keepdim, |v| {
+                Reduction::Sum => self.reduce_there(dims, axes, |v| sum(v) as f32),
+                Reduction::Mean => self.reduce_there(dims, axes, |v| mean(v) as f32),
+                Reduction::Std => self.reduce_there(dims, axes, |v| variance(v).sqrt() as f32),
+                Reduction::Var => self.reduce_there(dims, axes, |v| variance(v) as f32),
+                Reduction::Norm => self.reduce_there(dims, axes, |v| {
                     v.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt() as f32
                 }),
-                Reduction::Min => self.reduce_there(dims, keepdim, |v| extreme(v, |a, b| a < b)),
-                Reduction::Max => self.reduce_there(dims, keepdim, |v| extreme(v, |a, b| a > b)),
+                Reduction::Min => self.reduce_there(dims, axes, |v| extreme(v, |a, b| a < b)),
+                Reduction::Max => self.reduce_there(dims, axes, |v| extreme(v, |a, b| a > b)),
             },
         }
     }
 
     /// With kernels of the processor, where the tensor is.
-    fn reduce_there(
-        &self,
-        dims: &[usize],
-        keepdim: bool,
-        f: impl Fn(&[f32]) -> f32,
-    ) -> Result<Self> {
-        let groups = self.groups(dims, keepdim)?;
+    fn reduce_there(&self, dims: &[usize], axes: Axes, f: impl Fn(&[f32]) -> f32) -> Result<Self> {
+        let groups = self.groups(dims, axes)?;
         let room = self.room_for(&groups.shape)?;
         let moved = self.side_by_side(&groups)?;
         let out = if groups.size == 0 {
@@ -89,14 +91,14 @@ impl Tensor {
         self.permute(&groups.order)
     }
 
-    fn groups(&self, dims: &[usize], keepdim: bool) -> Result<Groups> {
+    fn groups(&self, dims: &[usize], axes: Axes) -> Result<Groups> {
         let mut reduced = vec![dims.is_empty(); self.rank()];
         for &d in dims {
             self.check_dim("reduce", d)?;
             reduced[d] = true;
         }
         let shape: Vec<_> = (0..self.rank())
-            .filter(|&d| keepdim || !reduced[d])
+            .filter(|&d| axes == Axes::Keep || !reduced[d])
             .map(|d| if reduced[d] { 1 } else { self.shape()[d] })
             .collect();
         let (inner, outer): (Vec<usize>, Vec<usize>) = (0..self.rank()).partition(|&d| reduced[d]);
@@ -108,40 +110,40 @@ impl Tensor {
         })
     }
 
-    pub fn sum(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce_named(dims, keepdim, Reduction::Sum)
+    pub fn sum(&self, dims: &[usize], axes: Axes) -> Result<Self> {
+        self.reduce_named(dims, axes, Reduction::Sum)
     }
 
     /// The mean; NaN over nothing.
-    pub fn mean(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce_named(dims, keepdim, Reduction::Mean)
+    pub fn mean(&self, dims: &[usize], axes: Axes) -> Result<Self> {
+        self.reduce_named(dims, axes, Reduction::Mean)
     }
 
     /// Standard deviation with n - 1 in the denominator; NaN for fewer than two elements.
-    pub fn std(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce_named(dims, keepdim, Reduction::Std)
+    pub fn std(&self, dims: &[usize], axes: Axes) -> Result<Self> {
+        self.reduce_named(dims, axes, Reduction::Std)
     }
 
     /// Variance with n - 1 in the denominator; NaN for fewer than two elements.
-    pub fn var(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce_named(dims, keepdim, Reduction::Var)
+    pub fn var(&self, dims: &[usize], axes: Axes) -> Result<Self> {
+        self.reduce_named(dims, axes, Reduction::Var)
     }
 
     /// Euclidean norm.
-    pub fn norm(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
-        self.reduce_named(dims, keepdim, Reduction::Norm)
+    pub fn norm(&self, dims: &[usize], axes: Axes) -> Result<Self> {
+        self.reduce_named(dims, axes, Reduction::Norm)
     }
 
     /// The smallest element of each group; NaN wins, nothing to compare is an error.
-    pub fn min(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+    pub fn min(&self, dims: &[usize], axes: Axes) -> Result<Self> {
         self.refuse_empty("min")?;
-        self.reduce_named(dims, keepdim, Reduction::Min)
+        self.reduce_named(dims, axes, Reduction::Min)
     }
 
     /// The largest element of each group; NaN wins, nothing to compare is an error.
-    pub fn max(&self, dims: &[usize], keepdim: bool) -> Result<Self> {
+    pub fn max(&self, dims: &[usize], axes: Axes) -> Result<Self> {
         self.refuse_empty("max")?;
-        self.reduce_named(dims, keepdim, Reduction::Max)
+        self.reduce_named(dims, axes, Reduction::Max)
     }
 
     fn refuse_empty(&self, op: &'static str) -> Result<()> {
@@ -202,33 +204,36 @@ mod tests {
     #[test]
     fn over_dimensions() {
         let t = Tensor::from_fn([2, 3, 2], |i| i as f32).unwrap();
-        assert_eq!(t.sum(&[1], false).unwrap().data(), [6., 9., 24., 27.]);
-        assert_eq!(t.sum(&[0, 2], true).unwrap().shape(), [1, 3, 1]);
-        assert_eq!(t.sum(&[0, 2], true).unwrap().data(), [14., 22., 30.]);
-        assert_eq!(t.mean(&[], false).unwrap().item(), Ok(5.5));
+        assert_eq!(t.sum(&[1], Axes::Drop).unwrap().data(), [6., 9., 24., 27.]);
+        assert_eq!(t.sum(&[0, 2], Axes::Keep).unwrap().shape(), [1, 3, 1]);
+        assert_eq!(t.sum(&[0, 2], Axes::Keep).unwrap().data(), [14., 22., 30.]);
+        assert_eq!(t.mean(&[], Axes::Drop).unwrap().item(), Ok(5.5));
         assert_eq!(
-            t.max(&[2], false).unwrap().data(),
+            t.max(&[2], Axes::Drop).unwrap().data(),
             [1., 3., 5., 7., 9., 11.]
         );
-        assert_eq!(t.min(&[0], false).unwrap().data(), [0., 1., 2., 3., 4., 5.]);
-        assert!(t.sum(&[3], false).is_err());
+        assert_eq!(
+            t.min(&[0], Axes::Drop).unwrap().data(),
+            [0., 1., 2., 3., 4., 5.]
+        );
+        assert!(t.sum(&[3], Axes::Drop).is_err());
     }
 
     #[test]
     fn spread_and_length() {
         let t = Tensor::from_slice(&[1.0, 2.0, 3.0, 4.0]);
-        assert!((t.std(&[], false).unwrap().item().unwrap() - 1.290_994_4).abs() < 1e-6);
-        assert!((t.var(&[0], true).unwrap().data()[0] - 5.0 / 3.0).abs() < 1e-6);
+        assert!((t.std(&[], Axes::Drop).unwrap().item().unwrap() - 1.290_994_4).abs() < 1e-6);
+        assert!((t.var(&[0], Axes::Keep).unwrap().data()[0] - 5.0 / 3.0).abs() < 1e-6);
         assert_eq!(
             Tensor::from_slice(&[3.0, 4.0])
-                .norm(&[0], false)
+                .norm(&[0], Axes::Drop)
                 .unwrap()
                 .item(),
             Ok(5.0)
         );
         assert!(
             Tensor::scalar(1.0)
-                .std(&[], false)
+                .std(&[], Axes::Drop)
                 .unwrap()
                 .item()
                 .unwrap()
@@ -239,11 +244,11 @@ mod tests {
     #[test]
     fn empty_groups() {
         let t = Tensor::zeros([2, 0]).unwrap();
-        assert_eq!(t.sum(&[1], false).unwrap().data(), [0., 0.]);
-        assert!(t.mean(&[1], false).unwrap().data()[0].is_nan());
-        assert!(t.max(&[1], false).is_err());
+        assert_eq!(t.sum(&[1], Axes::Drop).unwrap().data(), [0., 0.]);
+        assert!(t.mean(&[1], Axes::Drop).unwrap().data()[0].is_nan());
+        assert!(t.max(&[1], Axes::Drop).is_err());
         let nan = Tensor::from_slice(&[1.0, f32::NAN, 2.0]);
-        assert!(nan.max(&[], false).unwrap().item().unwrap().is_nan());
-        assert!(nan.min(&[], false).unwrap().item().unwrap().is_nan());
+        assert!(nan.max(&[], Axes::Drop).unwrap().item().unwrap().is_nan());
+        assert!(nan.min(&[], Axes::Drop).unwrap().item().unwrap().is_nan());
     }
 }

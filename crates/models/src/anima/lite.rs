@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{
     Act, Conv2d, GroupNorm, LayerNorm, Linear, Padding, Value, activate, modulate,
 };
-use fresco_tensor::{Device, Tensor, WeightFile, repeat_to_batch};
+use fresco_tensor::{Axes, Device, Tensor, WeightFile, repeat_to_batch};
 
 use crate::cosmos::{BlockLayer, InputChange};
 use crate::epilogue::then;
@@ -271,7 +271,7 @@ impl WideView {
         for (reach, looked) in &self.branches {
             parts.push(looked.normed(spaced(&looked.conv, x, *reach)?)?);
         }
-        let all = x.mean(&[1, 2], true)?;
+        let all = x.mean(&[1, 2], Axes::Keep)?;
         let all = self.all.forward(&all)?;
         parts.push(all.expand(&[b, h, w, c])?);
         let parts: Vec<&Tensor> = parts.iter().collect();

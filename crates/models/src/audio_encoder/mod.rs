@@ -5,7 +5,7 @@ mod whisper;
 
 use std::sync::Arc;
 
-use fresco_tensor::{Device, Tensor, WeightFile};
+use fresco_tensor::{Axes, Device, Tensor, WeightFile};
 
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, WeightStore};
@@ -103,5 +103,5 @@ fn mono(sound: &Tensor) -> Result<Tensor> {
     if b == 0 || channels == 0 || samples == 0 {
         return Err(ModelError::invalid("sound", "there is nothing to hear"));
     }
-    Ok(sound.mean(&[1], false)?)
+    Ok(sound.mean(&[1], Axes::Drop)?)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, GroupNorm, LayerNorm, Linear, Mask, activate, gelu};
-use fresco_tensor::{Device, Tensor, WeightFile};
+use fresco_tensor::{Axes, Device, Tensor, WeightFile};
 
 use super::{Heard, mono};
 use crate::error::{ModelError, Result};
@@ -215,8 +215,8 @@ impl Wav2Vec2 {
         }
         if self.config.large {
             let (mean, var) = (
-                line.mean(&[], false)?.item()?,
-                line.var(&[], false)?.item()?,
+                line.mean(&[], Axes::Drop)?.item()?,
+                line.var(&[], Axes::Drop)?.item()?,
             );
             line = line.add_scalar(-mean).div_scalar((var + 1e-7).sqrt());
         }

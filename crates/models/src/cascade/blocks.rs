@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
     Act, LayerNorm, Linear, Mask, Value, attention, concat_channels, matmul, modulate,
 };
+use fresco_tensor::{Axes, Tensor};
 
 use super::config::{CascadeConfig, CascadeLevel, Part};
 use crate::depthwise::Depthwise;
@@ -55,8 +55,8 @@ impl CellBlock {
     /// Channels with much in them get more, the others less (Woo et al. 2023).
     fn balanced(&self, x: Tensor) -> Result<Tensor> {
         let device = x.device();
-        let size = x.norm(&[1, 2], true)?;
-        let mean = size.mean(&[3], true)?.add_scalar(EPS);
+        let size = x.norm(&[1, 2], Axes::Keep)?;
+        let mean = size.mean(&[3], Axes::Keep)?.add_scalar(EPS);
         let factor = size.div(&mean)?.mul(&self.gamma.at(&device)?)?;
         let [b, _, _, c] = x.dims4()?;
         let shift = self.beta.at(&device)?.reshape([1, c])?.expand(&[b, c])?;

@@ -1,6 +1,6 @@
 //! The network as a model of films by itself: what goes into it.
 
-use fresco_tensor::Tensor;
+use fresco_tensor::{Axes, Tensor};
 
 use super::config::CosmosConfig;
 use super::model::CosmosDit;
@@ -105,7 +105,7 @@ impl DiffusionNetwork for CosmosNetwork {
             }
         }
         if let Some(mask) = mask.filter(|_| !first) {
-            let mask = mask.mean(&[1], true)?;
+            let mask = mask.mean(&[1], Axes::Keep)?;
             conds.insert(KNOWN, CondValue::NoiseShape(mask));
         }
         Ok(conds)
@@ -128,7 +128,7 @@ impl DiffusionNetwork for CosmosNetwork {
 
 /// The level of each frame: the less of it there is to make, the lower.
 fn by_frame(levels: &[f32], mask: &Tensor) -> Result<Vec<f32>> {
-    let frames = mask.mean(&[1, 3, 4], false)?;
+    let frames = mask.mean(&[1, 3, 4], Axes::Drop)?;
     let per_item = frames.dim(1)?;
     let frames = frames.data().chunks(per_item.max(1)).zip(levels);
     Ok(frames

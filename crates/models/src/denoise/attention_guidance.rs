@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fresco_tensor::filter::{Border, Margins, depthwise, pad};
 use fresco_tensor::nn::{Mask, attention, attention_probabilities};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Axes, Device, Tensor};
 
 use super::cond::Cond;
 use super::guidance::{Again, CfgRule, GuidanceStep, PostCfg, Result, Which};
@@ -165,8 +165,10 @@ impl SelfAttention {
             )
             .into());
         }
-        let total = seen.reshape([b, heads, queries, keys])?.mean(&[1], false)?;
-        let total = total.sum(&[1], false)?.to(&Device::cpu())?;
+        let total = seen
+            .reshape([b, heads, queries, keys])?
+            .mean(&[1], Axes::Drop)?;
+        let total = total.sum(&[1], Axes::Drop)?.to(&Device::cpu())?;
         let mask = Tensor::from_fn([b, 1, h, w], |i| {
             let (item, y, x) = (i / (h * w), i / w % h, i % w);
             let at = (y * inner_h / h) * inner_w + x * inner_w / w;

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::sync::{Mutex, PoisonError};
 
-use fresco_tensor::Tensor;
+use fresco_tensor::{Axes, Tensor};
 
 use super::cond::Cond;
 use super::hooks::Hooks;
@@ -123,7 +123,9 @@ impl CfgRule for RescaleCfg {
         let (cond, uncond) = (velocity(step.cond)?, velocity(step.uncond)?);
         let guided = uncond.add(&cond.sub(&uncond)?.mul_scalar(step.cfg as f32))?;
         let dims = item_dims(&cond);
-        let ratio = cond.std(&dims, true)?.div(&guided.std(&dims, true)?)?;
+        let ratio = cond
+            .std(&dims, Axes::Keep)?
+            .div(&guided.std(&dims, Axes::Keep)?)?;
         let rescaled = guided.mul(&ratio)?;
         let mixed = rescaled
             .mul_scalar(self.multiplier as f32)
@@ -154,8 +156,8 @@ impl CfgRule for RenormCfg {
             out = uncond.add(&cond.sub(&uncond)?.mul_scalar(step.cfg as f32))?;
             if self.limit > 0.0 {
                 let dims = item_dims(&cond);
-                let most = cond.norm(&dims, true)?.mul_scalar(self.limit as f32);
-                let factor = most.zip_map(&out.norm(&dims, true)?, |most, have| {
+                let most = cond.norm(&dims, Axes::Keep)?.mul_scalar(self.limit as f32);
+                let factor = most.zip_map(&out.norm(&dims, Axes::Keep)?, |most, have| {
                     if have >= most { most / have } else { 1.0 }
                 })?;
                 out = out.mul(&factor)?;
@@ -216,11 +218,11 @@ impl PostCfg for Mahiro {
             })
         };
         let (a, b) = (root(&step.uncond.mul_scalar(scale)), root(&merged));
-        let dot = a.mul(&b)?.sum(&[1], true)?;
-        let lengths = a.norm(&[1], true)?.mul(&b.norm(&[1], true)?)?;
+        let dot = a.mul(&b)?.sum(&[1], Axes::Keep)?;
+        let lengths = a.norm(&[1], Axes::Keep)?.mul(&b.norm(&[1], Axes::Keep)?)?;
         let cosine = dot.zip_map(&lengths, |d, l| d / l.max(1e-8))?;
         let all: Vec<usize> = (0..cosine.rank()).collect();
-        let similarity = 2.0 * (cosine.mean(&all, false)?.item()? + 1.0);
+        let similarity = 2.0 * (cosine.mean(&all, Axes::Drop)?.item()? + 1.0);
         Ok(denoised.zip_map(&leap, |d, l| {
             (similarity * d + (4.0 - similarity) * l) / 4.0
         })?)
@@ -236,8 +238,11 @@ impl PostCfg for CfgZeroStar {
         let positive = step.x.sub(step.cond)?;
         let negative = step.x.sub(step.uncond)?;
         let dims = item_dims(&positive);
-        let dot = positive.mul(&negative)?.sum(&dims, true)?;
-        let square = negative.mul(&negative)?.sum(&dims, true)?.add_scalar(1e-8);
+        let dot = positive.mul(&negative)?.sum(&dims, Axes::Keep)?;
+        let square = negative
+            .mul(&negative)?
+            .sum(&dims, Axes::Keep)?
+            .add_scalar(1e-8);
         let fit = dot.div(&square)?;
         let first = step.uncond.mul(&fit.sub_scalar(1.0))?;
         let second = step
@@ -258,8 +263,8 @@ impl PostCfg for CfgNorm {
     fn apply(&self, step: &GuidanceStep, denoised: &Tensor) -> Result<Tensor> {
         let scale = step
             .cond
-            .norm(&[1], true)?
-            .zip_map(&denoised.norm(&[1], true)?, |c, d| {
+            .norm(&[1], Axes::Keep)?
+            .zip_map(&denoised.norm(&[1], Axes::Keep)?, |c, d| {
                 (c / (d + 1e-8)).clamp(0.0, 1.0)
             })?;
         Ok(denoised.mul(&scale)?.mul_scalar(self.strength as f32))
@@ -358,13 +363,13 @@ impl PreCfg for Apg {
         if self.norm_threshold > 0.0 {
             let threshold = self.norm_threshold as f32;
             let scale = guidance
-                .norm(&dims, true)?
+                .norm(&dims, Axes::Keep)?
                 .map(|n| (threshold / n).min(1.0));
             guidance = guidance.mul(&scale)?;
         }
-        let length = step.cond.norm(&dims, true)?.map(|n| n.max(1e-12));
+        let length = step.cond.norm(&dims, Axes::Keep)?.map(|n| n.max(1e-12));
         let direction = step.cond.div(&length)?;
-        let along = direction.mul(&guidance.mul(&direction)?.sum(&dims, true)?)?;
+        let along = direction.mul(&guidance.mul(&direction)?.sum(&dims, Axes::Keep)?)?;
         let across = guidance.sub(&along)?;
         let changed = across.add(&along.mul_scalar(self.eta as f32))?;
         let rest = step.cond.sub(step.uncond)?.div_scalar(step.cfg as f32);

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 
-use fresco_tensor::{Generator, Tensor, TensorError, nn};
+use fresco_tensor::{Axes, Generator, Tensor, TensorError, nn};
 
 use super::Patches;
 use super::batch::predict;
@@ -81,8 +81,8 @@ pub(crate) fn perp_neg(
 ) -> Result<Tensor> {
     let (pos, neg) = (pos.sub(empty)?, neg.sub(empty)?);
     let all: Vec<usize> = (0..pos.rank()).collect();
-    let dot = neg.mul(&pos)?.sum(&all, false)?.item()?;
-    let length = pos.norm(&all, false)?.item()?;
+    let dot = neg.mul(&pos)?.sum(&all, Axes::Drop)?.item()?;
+    let length = pos.norm(&all, Axes::Drop)?.item()?;
     let along = dot / (length * length);
     let across = neg.sub(&pos.mul_scalar(along))?;
     let guided = pos.sub(&across.mul_scalar(neg_scale as f32))?;

@@ -6,7 +6,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
+use fresco_tensor::{Axes, Tensor};
 
 use super::block_cache::BlockCache;
 use super::reuse::Reuse;
@@ -372,7 +372,7 @@ impl ControlFeatures {
             let mut features = features;
             if pooled {
                 let shape = features.shape().to_vec();
-                features = features.mean(&[2, 3], true)?.expand(&shape)?;
+                features = features.mean(&[2, 3], Axes::Keep)?.expand(&shape)?;
             }
             Ok(if strength == 1.0 {
                 features

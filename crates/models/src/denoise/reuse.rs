@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use fresco_tensor::Tensor;
+use fresco_tensor::{Axes, Tensor};
 
 use super::per_cond::{CondResiduals, items};
 use crate::error::Result;
@@ -47,7 +47,7 @@ struct Memory {
 
 /// Mean distance of two tensors.
 fn distance(a: &Tensor, b: &Tensor) -> Result<f64> {
-    Ok(f64::from(a.sub(b)?.abs().mean(&[], false)?.item()?))
+    Ok(f64::from(a.sub(b)?.abs().mean(&[], Axes::Drop)?.item()?))
 }
 
 /// Every eighth row and column.
@@ -134,7 +134,7 @@ impl Memory {
         if seen.is_some() {
             self.x = self.seen(x, ids)?;
             self.out = seen;
-            self.size = Some(f64::from(out.abs().mean(&[], false)?.item()?));
+            self.size = Some(f64::from(out.abs().mean(&[], Axes::Drop)?.item()?));
         }
         Ok(())
     }

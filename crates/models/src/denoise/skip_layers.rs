@@ -1,6 +1,6 @@
 //! Guidance by what a network predicts when some of its blocks do nothing.
 
-use fresco_tensor::Tensor;
+use fresco_tensor::{Axes, Tensor};
 
 use super::guidance::{Again, GuidanceStep, PostCfg, Result, Which};
 use super::hooks::{BlockKind, Hooks};
@@ -59,7 +59,7 @@ impl PostCfg for SkipLayers {
             return Ok(guided);
         }
         let all: Vec<usize> = (0..guided.rank()).collect();
-        let spread = |of: &Tensor| of.std(&all, false).and_then(|std| std.item());
+        let spread = |of: &Tensor| of.std(&all, Axes::Drop).and_then(|std| std.item());
         let ratio = f64::from(spread(step.cond)?) / f64::from(spread(&guided)?);
         let factor = self.rescale * ratio + (1.0 - self.rescale);
         Ok(guided.mul_scalar(factor as f32))

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fresco_tensor::nn::Linear;
-use fresco_tensor::{Device, Generator, Stored, Tensor};
+use fresco_tensor::{Axes, Device, Generator, Stored, Tensor};
 
 use super::guide::RunPatch;
 use super::hooks::{AttnInput, AttnOutput, BlockInfo, BlockKind, Hooks};
@@ -217,7 +217,7 @@ impl Merging {
         }
         let (targets, sources) = self.choose(rows, columns);
         let count = count.min(sources.len());
-        let length = q.norm(&[2], true)?.map(|v| v.max(f32::MIN_POSITIVE));
+        let length = q.norm(&[2], Axes::Keep)?.map(|v| v.max(f32::MIN_POSITIVE));
         let unit = q.div(&length)?;
         let mut out = Vec::with_capacity(b);
         let mut items = Vec::with_capacity(b);

@@ -1,6 +1,6 @@
 //! What of a condition goes into the network.
 
-use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
+use fresco_tensor::{Axes, Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
 use super::config::{FluxConfig, FluxKind};
 use super::model::FluxNetwork;
@@ -193,7 +193,7 @@ fn spread_mask(mask: &Tensor, count: usize, (h, w): (usize, usize)) -> Result<Te
     let mask = match mask.rank() {
         2 => mask.unsqueeze(0)?.unsqueeze(1)?,
         3 => mask.unsqueeze(1)?,
-        _ => mask.mean(&[1], true)?,
+        _ => mask.mean(&[1], Axes::Keep)?,
     };
     let (tall, wide) = (h * MASK_SIDE, w * MASK_SIDE);
     let mask = common_upscale(&mask, wide, tall, ResizeMethod::Bilinear, Crop::Center)?;

@@ -5,7 +5,7 @@ use std::f64::consts::PI;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Conv2d, Linear, RmsNorm, swiglu};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Axes, Device, Tensor};
 
 use super::blocks::EPS;
 use super::config::{FluxConfig, PixelConfig};
@@ -172,7 +172,7 @@ impl PixelHead {
 
 /// Columns of (n, rows, columns) at length one.
 fn direction(x: &Tensor) -> Result<Tensor> {
-    let length = x.norm(&[1], true)?;
+    let length = x.norm(&[1], Axes::Keep)?;
     let least = Tensor::full([1], LENGTH_EPS)?.to(&x.device())?;
     Ok(x.div(&length.maximum(&least)?)?)
 }

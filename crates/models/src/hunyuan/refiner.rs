@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{Act, LayerNorm, Linear, Mask, silu};
+use fresco_tensor::{Axes, Tensor};
 
 use super::config::HunyuanConfig;
 use crate::epilogue::then;
@@ -84,7 +84,7 @@ impl TokenRefiner {
         mask: Mask<'_>,
     ) -> Result<Tensor> {
         let device = waves.device();
-        let mean = prompt.mean(&[1], false)?.to(&device)?;
+        let mean = prompt.mean(&[1], Axes::Drop)?.to(&device)?;
         let time = self.time.forward(waves)?;
         let signal = silu(&time.add(&self.content.forward(&mean)?)?);
         let mut x = self.into.forward(&prompt.to(&device)?)?;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::Tensor;
 use fresco_tensor::nn::{Act, Embedding, Linear, Mask, attention};
+use fresco_tensor::{Axes, Tensor};
 
 use super::config::HunyuanDitConfig;
 use crate::epilogue::then;
@@ -96,7 +96,7 @@ impl Pooler {
     pub(super) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let count = x.dim(1)?.min(self.places.entries().saturating_sub(1));
         let x = x.narrow(1, 0, count)?;
-        let mean = x.mean(&[1], true)?;
+        let mean = x.mean(&[1], Axes::Keep)?;
         let ids: Vec<u32> = (0..=count as u32).collect();
         let places = self.places.lookup_on(&ids, &x.device())?.unsqueeze(0)?;
         let x = Tensor::cat(&[&mean, &x], 1)?.add(&places)?;

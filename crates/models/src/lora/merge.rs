@@ -1,7 +1,7 @@
 //! The arithmetic of adapters. Everything is f32; scales are multiplied in f64 first, as the reference's are.
 
 use fresco_tensor::nn::Linear;
-use fresco_tensor::{Buffer, Device, Result, Stored, Tensor, TensorError};
+use fresco_tensor::{Axes, Buffer, Device, Result, Stored, Tensor, TensorError};
 
 use super::adapter::{Adapter, Factor, Kind, glora_layout};
 use crate::patch::{MergeDtype, OftStrength, Reorder};
@@ -367,7 +367,7 @@ fn decompose(
         (&changed, 1)
     };
     let dims: Vec<usize> = (0..rank).filter(|&d| d != kept).collect();
-    let norm = of.norm(&dims, true)?.add_scalar(f32::EPSILON);
+    let norm = of.norm(&dims, Axes::Keep)?.add_scalar(f32::EPSILON);
     let mut shape = vec![1; rank];
     shape[kept] = scale.len();
     changed = changed.mul(&scale.reshape(shape)?.div(&norm)?)?;

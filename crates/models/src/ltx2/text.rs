@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Linear, RmsNorm};
-use fresco_tensor::{Device, Stored, Tensor, WeightError, WeightFile, WeightInfo};
+use fresco_tensor::{Axes, Device, Stored, Tensor, WeightError, WeightFile, WeightInfo};
 
 use super::layers::EPS;
 use crate::error::{ModelError, Result};
@@ -94,8 +94,11 @@ impl Projection {
         let cpu = Device::cpu();
         match self.config {
             ProjectionConfig::Joint { .. } => {
-                let mean = states.mean(&[2, 3], true)?;
-                let (most, least) = (states.max(&[2, 3], true)?, states.min(&[2, 3], true)?);
+                let mean = states.mean(&[2, 3], Axes::Keep)?;
+                let (most, least) = (
+                    states.max(&[2, 3], Axes::Keep)?,
+                    states.min(&[2, 3], Axes::Keep)?,
+                );
                 let range = most.sub(&least)?.add_scalar(1e-6);
                 let even = states.sub(&mean)?.div(&range)?.mul_scalar(8.0);
                 Ok(self.layers[0].forward(&flat(&even)?)?.to(&cpu)?)

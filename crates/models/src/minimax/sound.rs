@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{LayerNorm, Linear, Mask, Value, attention, gelu_tanh};
-use fresco_tensor::{Device, Tensor, WeightFile};
+use fresco_tensor::{Axes, Device, Tensor, WeightFile};
 
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, UnitOrder, Walk, WeightStore};
@@ -251,12 +251,14 @@ impl Narrowing {
         let v = part(2)?.add(&self.biases[1].at(&device)?)?;
         let seen = attention(&q, &part(1)?, &v, self.heads, Mask::Causal, None)?;
         let head = inner / self.heads;
-        let seen = seen.reshape([b, n, self.heads, head])?.mean(&[2], false)?;
+        let seen = seen
+            .reshape([b, n, self.heads, head])?
+            .mean(&[2], Axes::Drop)?;
         // Neighbouring channels are averaged until there are as few as the latent has.
         let latent = self.seen.in_features();
         let seen = seen
             .reshape([b, n, latent, head / latent.max(1)])?
-            .mean(&[3], false)?;
+            .mean(&[3], Axes::Drop)?;
         let near = self.proj.forward(&self.norms[2].forward(x)?)?;
         let x = near.add(&self.seen.forward(&seen)?)?;
         let input = self.inner_norm.forward(&self.norms[1].forward(&x)?)?;

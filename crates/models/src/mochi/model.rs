@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{
     LayerNorm, Linear, Mask, RmsNorm, Value, add_gated, attention, modulate, silu, tanh,
 };
-use fresco_tensor::{Buffer, Device, Tensor};
+use fresco_tensor::{Axes, Buffer, Device, Tensor};
 
 use super::config::{MochiBlock, MochiConfig};
 use crate::conds;
@@ -58,8 +58,10 @@ impl Pool {
             Some(mask) => mask.reshape([b, n, 1])?,
             None => Tensor::ones([b, n, 1])?,
         };
-        let total = counted.sum(&[1], true)?.maximum(&Tensor::scalar(1.0))?;
-        let mean = tokens.mul(&counted)?.sum(&[1], true)?.div(&total)?;
+        let total = counted
+            .sum(&[1], Axes::Keep)?
+            .maximum(&Tensor::scalar(1.0))?;
+        let mean = tokens.mul(&counted)?.sum(&[1], Axes::Keep)?.div(&total)?;
         let all = Tensor::cat(&[&mean, tokens], 1)?.to(device)?;
         let both = self.keys.forward(&all)?;
         let q = self.query.forward(&all.narrow(1, 0, 1)?)?;

@@ -1,6 +1,6 @@
 //! Latent consistency models: jump to the clean latent and put new noise on it.
 
-use fresco_tensor::{Crop, Tensor, common_upscale};
+use fresco_tensor::{Axes, Crop, Tensor, common_upscale};
 
 use super::arithmetic::update;
 use super::denoiser::Result;
@@ -33,7 +33,7 @@ fn step_noise(noise: Tensor, options: &SamplerOptions, at: usize, steps: usize) 
     }
     if options.noise_limit > 0.0 {
         let all: Vec<usize> = (0..noise.rank()).collect();
-        let limit = noise.std(&all, false)?.item()? * options.noise_limit as f32;
+        let limit = noise.std(&all, Axes::Drop)?.item()? * options.noise_limit as f32;
         noise = noise.clamp(-limit, limit);
     }
     Ok(noise)

@@ -21,7 +21,7 @@ pub(crate) fn parts(x: &Tensor, width: usize) -> Result<Vec<Tensor>> {
 }
 
 /// Queries, keys and values from one matrix, and the way out where anything needs the result.
-fn attention(weights: &Walk<'_>, config: &Sd3Config, ends: bool) -> Result<Attention> {
+fn attention(weights: &Walk<'_>, config: &Sd3Config, role: StreamRole) -> Result<Attention> {
     let norm = if config.qk_norm {
         HeadNorm::Rms(["ln_q.weight", "ln_k.weight"], EPS)
     } else {
@@ -30,8 +30,25 @@ fn attention(weights: &Walk<'_>, config: &Sd3Config, ends: bool) -> Result<Atten
     let (width, qkv) = (config.width, QkvLayers::Joined("qkv"));
     let heads = Heads::new(config.heads, width / config.heads, norm);
     let mut layers = AttentionLayers::new(qkv, "proj", width, heads);
-    layers.out = layers.out.filter(|_| !ends);
+    layers.out = layers.out.filter(|_| role != StreamRole::Ends);
     Attention::new(weights, &layers)
+}
+
+/// What a stream is in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamRole {
+    Plain,
+    /// With a second attention of its own.
+    Dual,
+    /// The prompt in the last block, after which nobody needs it.
+    Ends,
+}
+
+impl StreamRole {
+    /// The picture's, by whether its block has a second attention.
+    pub(crate) fn of_picture(dual: bool) -> Self {
+        if dual { Self::Dual } else { Self::Plain }
+    }
 }
 
 /// One stream's half of a block.
@@ -55,18 +72,12 @@ struct Pending<'a> {
 }
 
 impl Stream {
-    /// `ends`: the prompt in the last block. `dual`: with a second attention.
-    pub(crate) fn new(
-        weights: &Walk<'_>,
-        config: &Sd3Config,
-        ends: bool,
-        dual: bool,
-    ) -> Result<Self> {
+    pub(crate) fn new(weights: &Walk<'_>, config: &Sd3Config, role: StreamRole) -> Result<Self> {
         let width = config.width;
-        let numbers = match (ends, dual) {
-            (true, _) => 2,
-            (false, false) => 6,
-            (false, true) => 9,
+        let numbers = match role {
+            StreamRole::Ends => 2,
+            StreamRole::Plain => 6,
+            StreamRole::Dual => 9,
         };
         let mlp = || {
             let layers = MlpLayers::Plain(["fc1", "fc2"], Act::GeluTanh);
@@ -79,11 +90,11 @@ impl Stream {
         };
         Ok(Self {
             modulation: weights.linear("adaLN_modulation.1", numbers * width, width)?,
-            attn: attention(&weights.at("attn"), config, ends)?,
-            second: dual
-                .then(|| attention(&weights.at("attn2"), config, false))
+            attn: attention(&weights.at("attn"), config, role)?,
+            second: (role == StreamRole::Dual)
+                .then(|| attention(&weights.at("attn2"), config, role))
                 .transpose()?,
-            mlp: (!ends).then(mlp).transpose()?,
+            mlp: (role != StreamRole::Ends).then(mlp).transpose()?,
             norm: LayerNorm::new(None, None, EPS)?,
             width,
         })
@@ -130,16 +141,14 @@ pub(crate) struct JointBlock {
 }
 
 impl JointBlock {
-    /// `last`: after it nobody needs the prompt.
     pub(crate) fn new(
         weights: &Walk<'_>,
         config: &Sd3Config,
-        dual: bool,
-        last: bool,
+        [context, x]: [StreamRole; 2],
     ) -> Result<Self> {
         Ok(Self {
-            context: Stream::new(&weights.at("context_block"), config, last, false)?,
-            x: Stream::new(&weights.at("x_block"), config, false, dual)?,
+            context: Stream::new(&weights.at("context_block"), config, context)?,
+            x: Stream::new(&weights.at("x_block"), config, x)?,
         })
     }
 

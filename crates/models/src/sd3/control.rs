@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, Conv2d, Embedding, Linear, silu};
 use fresco_tensor::{Buffer, Device, Tensor, WeightFile};
 
-use super::blocks::{JointBlock, Stream};
+use super::blocks::{JointBlock, Stream, StreamRole};
 use super::config::{PATCH, Sd3Config};
 use super::detect::UNITS;
 use super::model::{WAVES, window};
@@ -205,7 +205,10 @@ impl JointNet {
             )
         };
         let joint = weights.at("joint_blocks");
-        let block = |(i, &dual): (usize, &bool)| JointBlock::new(&joint.at(i), model, dual, false);
+        let block = |(i, &dual): (usize, &bool)| {
+            let roles = [StreamRole::Plain, StreamRole::of_picture(dual)];
+            JointBlock::new(&joint.at(i), model, roles)
+        };
         let out = weights.at("controlnet_blocks");
         let out = |i: usize| out.linear(&i.to_string(), width, width);
         Ok(Self {
@@ -383,7 +386,7 @@ impl PictureNet {
         };
         let inner = weights.at("transformer_blocks");
         let ends = weights.at("controlnet_blocks");
-        let block = |i: usize| Stream::new(&inner.at(i), &model, false, false);
+        let block = |i: usize| Stream::new(&inner.at(i), &model, StreamRole::Plain);
         let end = |i: usize| ends.linear(&i.to_string(), width, width);
         let own = || patch_conv(weights, "x_embedder.proj", width, config.in_channels, PATCH);
         Ok(Self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Embedding, LayerNorm, Linear, silu};
 use fresco_tensor::{Device, Tensor};
 
-use super::blocks::{EPS, JointBlock};
+use super::blocks::{EPS, JointBlock, StreamRole};
 use super::config::{PATCH, Sd3Config};
 use crate::conds;
 use crate::denoise::hook_points::{BLOCKS, CONTROL, HookPoints, OWN};
@@ -132,7 +132,13 @@ impl DiffusionNetwork for Mmdit {
         let blocks = weights.at("joint_blocks");
         let last = config.dual.len().saturating_sub(1);
         let block = |(number, &dual): (usize, &bool)| {
-            JointBlock::new(&blocks.at(number), config, dual, number == last)
+            let context = if number == last {
+                StreamRole::Ends
+            } else {
+                StreamRole::Plain
+            };
+            let roles = [context, StreamRole::of_picture(dual)];
+            JointBlock::new(&blocks.at(number), config, roles)
         };
         let end = weights.at("final_layer");
         let out = config.out_channels * PATCH * PATCH;

@@ -1,6 +1,8 @@
 //! Where in a file the values of a network are.
 
-use fresco_tensor::{Dtype, Stored, Tensor, TensorError, WeightError, WeightFile, WeightInfo};
+use fresco_tensor::{
+    Axes, Dtype, Stored, Tensor, TensorError, WeightError, WeightFile, WeightInfo,
+};
 
 /// Where the value of a key is in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,7 +257,7 @@ fn normed(length: &Tensor, direction: &Tensor) -> Result<Tensor, TensorError> {
     let norm = if over.is_empty() {
         direction.abs()
     } else {
-        direction.norm(&over, true)?
+        direction.norm(&over, Axes::Keep)?
     };
     direction.mul(&length.div(&norm)?)
 }

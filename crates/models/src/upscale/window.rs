@@ -2,7 +2,7 @@
 //! (b, h, w, c), windows (b * count, places, c).
 
 use fresco_tensor::nn::{Mask, attention};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Axes, Device, Tensor};
 
 use crate::error::Result;
 
@@ -181,7 +181,7 @@ pub(super) fn thirds(x: &Tensor) -> Result<[Tensor; 3]> {
 
 /// The mean of each channel, where the picture is: (b, 1, 1, c).
 pub(super) fn channel_means(x: &Tensor) -> Result<Tensor> {
-    Ok(x.mean(&[1, 2], true)?)
+    Ok(x.mean(&[1, 2], Axes::Keep)?)
 }
 
 /// A tensor in main memory.

@@ -13,6 +13,23 @@ use super::sound::SoundVae;
 use crate::error::{ModelError, Result};
 use crate::store::WeightStore;
 
+/// The half of an autoencoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Encoder,
+    Decoder,
+}
+
+impl Side {
+    /// What this half has of two.
+    pub fn pick<T>(self, encoder: T, decoder: T) -> T {
+        match self {
+            Self::Encoder => encoder,
+            Self::Decoder => decoder,
+        }
+    }
+}
+
 /// What an autoencoder makes latents of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {

@@ -163,6 +163,15 @@ fn is_shuffled(store: &WeightStore) -> bool {
 }
 
 impl KlConfig {
+    /// How the decoder sees a batch.
+    fn frames(&self) -> Frames {
+        if self.timed {
+            Frames::Mixed
+        } else {
+            Frames::Apart
+        }
+    }
+
     /// Whether a store has one of the two halves.
     pub fn is_in(store: &WeightStore) -> bool {
         ["encoder", "decoder"]
@@ -246,6 +255,20 @@ fn consumed(norm: &GroupNorm, x: Tensor) -> Result<Tensor> {
     Ok(norm.forward_owned(x, Act::Silu)?)
 }
 
+/// Whether a network sees the pictures of a batch as the frames of a film.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Frames {
+    Apart,
+    Mixed,
+}
+
+impl Frames {
+    /// What mixes them, where they are mixed.
+    fn mixed<T>(self, make: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+        (self == Self::Mixed).then(make).transpose()
+    }
+}
+
 /// Norm, activation, convolution, twice.
 struct Residual {
     norm1: Arc<GroupNorm>,
@@ -257,9 +280,9 @@ struct Residual {
 }
 
 impl Residual {
-    fn new(weights: &Walk<'_>, input: usize, out: usize, timed: bool) -> Result<Self> {
+    fn new(weights: &Walk<'_>, input: usize, out: usize, frames: Frames) -> Result<Self> {
         Ok(Self {
-            time: timed.then(|| TimeMix::new(weights, out)).transpose()?,
+            time: frames.mixed(|| TimeMix::new(weights, out))?,
             norm1: weights.group_norm("norm1", input, GROUPS, EPS)?,
             conv1: weights.conv("conv1", out, input, 3, 1)?,
             norm2: weights.group_norm("norm2", out, GROUPS, EPS)?,
@@ -331,11 +354,11 @@ struct Middle {
 }
 
 impl Middle {
-    fn new(weights: &Walk<'_>, channels: usize, timed: bool) -> Result<Self> {
+    fn new(weights: &Walk<'_>, channels: usize, frames: Frames) -> Result<Self> {
         Ok(Self {
-            block_1: Residual::new(&weights.at("block_1"), channels, channels, timed)?,
+            block_1: Residual::new(&weights.at("block_1"), channels, channels, frames)?,
             attn_1: Attention::new(&weights.at("attn_1"), channels)?,
-            block_2: Residual::new(&weights.at("block_2"), channels, channels, timed)?,
+            block_2: Residual::new(&weights.at("block_2"), channels, channels, frames)?,
         })
     }
 
@@ -377,13 +400,13 @@ impl Stage {
         weights: &Walk<'_>,
         at: &mut usize,
         level: Level,
-        timed: bool,
+        frames: Frames,
         resample: impl FnOnce(&Walk<'_>, &mut usize) -> Result<Resample>,
     ) -> Result<Self> {
         let mut blocks = Vec::new();
         for block in 0..level.blocks {
             let weights = weights.at("block").at(block);
-            blocks.push(Residual::new(&weights, *at, level.channels, timed)?);
+            blocks.push(Residual::new(&weights, *at, level.channels, frames)?);
             *at = level.channels;
         }
         Ok(Self {
@@ -413,11 +436,11 @@ impl Coder {
                 let conv = weights.conv_with("downsample.conv", kernel, 2, Padding::RightBottom)?;
                 Ok(Resample::Plain(conv))
             };
-            stages.push(Stage::new(&weights, &mut at, *level, false, down)?);
+            stages.push(Stage::new(&weights, &mut at, *level, Frames::Apart, down)?);
         }
         Ok(Self {
             conv_in,
-            middle: Middle::new(&weights.at("mid"), at, false)?,
+            middle: Middle::new(&weights.at("mid"), at, Frames::Apart)?,
             stages,
             norm_out: weights.group_norm("norm_out", at, GROUPS, EPS)?,
             conv_out: weights.conv("conv_out", half.out, at, 3, 1)?,
@@ -425,10 +448,10 @@ impl Coder {
         })
     }
 
-    fn decoder(weights: &Walk<'_>, half: &Half, shuffled: bool, timed: bool) -> Result<Self> {
+    fn decoder(weights: &Walk<'_>, half: &Half, shuffled: bool, frames: Frames) -> Result<Self> {
         let (input, mut at) = half.first;
         let conv_in = weights.conv("conv_in", at, input, 3, 1)?;
-        let middle = Middle::new(&weights.at("mid"), at, timed)?;
+        let middle = Middle::new(&weights.at("mid"), at, frames)?;
         let mut order: Vec<(usize, &Level)> = half.levels.iter().enumerate().collect();
         if !shuffled {
             // Numbers count from the picture inwards, but for those.
@@ -444,7 +467,7 @@ impl Coder {
                 let conv = weights.conv("upsample.conv", *at, *at, 3, 1)?;
                 Ok(Resample::Plain(conv))
             };
-            stages.push(Stage::new(&weights, &mut at, *level, timed, up)?);
+            stages.push(Stage::new(&weights, &mut at, *level, frames, up)?);
         }
         Ok(Self {
             conv_in,
@@ -452,9 +475,8 @@ impl Coder {
             stages,
             norm_out: weights.group_norm("norm_out", at, GROUPS, EPS)?,
             conv_out: weights.conv("conv_out", half.out, at, 3, 1)?,
-            frames: timed
-                .then(|| weights.conv3d("conv_out.time_mix_conv", half.out, half.out, TIME))
-                .transpose()?,
+            frames: frames
+                .mixed(|| weights.conv3d("conv_out.time_mix_conv", half.out, half.out, TIME))?,
         })
     }
 
@@ -543,7 +565,7 @@ impl KlVae {
                     .map(|(latent, _)| weights.linear("post_quant_conv", half.first.0, latent));
                 let quant = quant.transpose()?;
                 let weights = weights.at("decoder");
-                let coder = Coder::decoder(&weights, half, config.shuffled, config.timed)?;
+                let coder = Coder::decoder(&weights, half, config.shuffled, config.frames())?;
                 Some((coder, quant))
             }
             None => None,
@@ -576,7 +598,7 @@ impl Autoencoder for KlVae {
             .encoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE encode", "the file has a decoder only"))?;
-        in_parts("VAE encode", pixels, &self.device, false, |item| {
+        in_parts("VAE encode", pixels, &self.device, Frames::Apart, |item| {
             let mut h = coder.conv_in.forward(&item)?;
             drop(item);
             for stage in &coder.stages {
@@ -619,8 +641,8 @@ impl Autoencoder for KlVae {
             .decoder
             .as_ref()
             .ok_or_else(|| ModelError::invalid("VAE decode", "the file has an encoder only"))?;
-        let together = self.config.timed;
-        in_parts("VAE decode", latent, &self.device, together, |mut item| {
+        let frames = self.config.frames();
+        in_parts("VAE decode", latent, &self.device, frames, |mut item| {
             if let Some(packing) = &self.packing {
                 item = packing.unpack(&item)?;
             }
@@ -663,7 +685,7 @@ fn in_parts(
     what: &'static str,
     x: &Tensor,
     device: &Device,
-    together: bool,
+    frames: Frames,
     mut f: impl FnMut(Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let [b, _, h, w] = *x.shape() else {
@@ -675,7 +697,10 @@ fn in_parts(
         return Err(ModelError::invalid(what, reason));
     }
     let mut out = Vec::with_capacity(b);
-    let each = if together { b } else { 1 };
+    let each = match frames {
+        Frames::Apart => 1,
+        Frames::Mixed => b,
+    };
     for item in (0..b).step_by(each) {
         let made = f(x.narrow(0, item, each)?.nchw_to_nhwc()?.to(device)?)?;
         out.push(made.to(&Device::cpu())?.nhwc_to_nchw()?);

@@ -21,7 +21,7 @@ mod time_mix;
 mod wavelet;
 
 pub use autoencoder::{
-    Autoencoder, AutoencoderConfig, FrameOrder, PixelRange, Subject, Tiling, VaeFacts,
+    Autoencoder, AutoencoderConfig, FrameOrder, PixelRange, Side, Subject, Tiling, VaeFacts,
 };
 pub use causal::{CausalConfig, CausalVae};
 pub use config::VaeConfig;

@@ -196,30 +196,36 @@ impl Double {
                 .reshape([1, input, KERNEL * out])?;
             let made = matmul(&rows, &taps)?.reshape([b, h, w, KERNEL * out])?;
             let column = |at: usize| made.narrow(3, at * out, out);
-            let even = column(1)?.add(&moved(&column(3)?, 2, true)?)?;
-            let odd = column(2)?.add(&moved(&column(0)?, 2, false)?)?;
+            let even = column(1)?.add(&moved(&column(3)?, 2, Shift::Further)?)?;
+            let odd = column(2)?.add(&moved(&column(0)?, 2, Shift::Back)?)?;
             let both = Tensor::stack(&[&even, &odd], 3)?;
             Ok(both.reshape([b, h, 2 * w, out])?)
         };
-        let even = with_row(1)?.add(&moved(&with_row(3)?, 1, true)?)?;
-        let odd = with_row(2)?.add(&moved(&with_row(0)?, 1, false)?)?;
+        let even = with_row(1)?.add(&moved(&with_row(3)?, 1, Shift::Further)?)?;
+        let odd = with_row(2)?.add(&moved(&with_row(0)?, 1, Shift::Back)?)?;
         let both = Tensor::stack(&[&even, &odd], 2)?;
         let both = both.reshape([b, 2 * h, 2 * w, out])?;
         Ok(both.add(&self.bias.at(&device)?)?)
     }
 }
 
+/// Where everything goes.
+#[derive(Clone, Copy)]
+enum Shift {
+    Further,
+    Back,
+}
+
 /// Everything one place further along a dimension, or one back; zeros come in.
-fn moved(x: &Tensor, dim: usize, further: bool) -> Result<Tensor> {
+fn moved(x: &Tensor, dim: usize, way: Shift) -> Result<Tensor> {
     let len = x.dim(dim)?;
     let mut shape = x.shape().to_vec();
     shape[dim] = 1;
     let zeros = Tensor::zeros_on(&x.device(), shape)?;
     let rest = len.saturating_sub(1);
-    Ok(if further {
-        Tensor::cat(&[&zeros, &x.narrow(dim, 0, rest)?], dim)?
-    } else {
-        Tensor::cat(&[&x.narrow(dim, 1, rest)?, &zeros], dim)?
+    Ok(match way {
+        Shift::Further => Tensor::cat(&[&zeros, &x.narrow(dim, 0, rest)?], dim)?,
+        Shift::Back => Tensor::cat(&[&x.narrow(dim, 1, rest)?, &zeros], dim)?,
     })
 }
 

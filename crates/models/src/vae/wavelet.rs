@@ -7,7 +7,7 @@ use fresco_tensor::nn::{Act, Conv3d, GroupNorm, Linear, Mask, Value, attention};
 use fresco_tensor::nn::{avg_pool2d, upsample_nearest};
 use fresco_tensor::{Device, Tensor};
 
-use super::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
+use super::autoencoder::{Autoencoder, AutoencoderConfig, Side, VaeFacts};
 use super::film::each_film;
 use super::images::Vae;
 use super::kl::Check;
@@ -310,17 +310,14 @@ struct Level {
 }
 
 impl Level {
-    fn new(weights: &Walk<'_>, level: &WaveletLevel, up: bool) -> Result<Self> {
+    fn new(weights: &Walk<'_>, level: &WaveletLevel, side: Side) -> Result<Self> {
         let list = weights.at("block");
         let blocks = level.blocks.iter().enumerate();
         let blocks = blocks.map(|(number, sizes)| Residual::new(&list.at(number), *sizes));
         let channels = level.blocks.last().map_or(0, |sizes| sizes.1);
-        let resize = weights.at(if up { "upsample" } else { "downsample" });
-        let (first, second) = if up {
-            ("conv2.conv3d", "conv1.conv3d")
-        } else {
-            ("conv1.conv3d", "conv2.conv3d")
-        };
+        let resize = weights.at(side.pick("downsample", "upsample"));
+        let convs = ("conv1.conv3d", "conv2.conv3d");
+        let (first, second) = side.pick(convs, (convs.1, convs.0));
         let conv = |name: &str, kernel| resize.conv3d(name, channels, channels, kernel);
         Ok(Self {
             blocks: blocks.collect::<Result<_>>()?,
@@ -402,10 +399,10 @@ struct Half {
 }
 
 impl Half {
-    fn new(weights: &Walk<'_>, half: &WaveletHalf, up: bool) -> Result<Self> {
-        let list = weights.at(if up { "up" } else { "down" });
+    fn new(weights: &Walk<'_>, half: &WaveletHalf, side: Side) -> Result<Self> {
+        let list = weights.at(side.pick("down", "up"));
         let levels = half.levels.iter();
-        let levels = levels.map(|level| Level::new(&list.at(level.number), level, up));
+        let levels = levels.map(|level| Level::new(&list.at(level.number), level, side));
         let (middle, same) = (weights.at("mid"), (half.middle, half.middle));
         let looks = |number: usize| {
             let weights = middle.at("attn_1").at(number);
@@ -457,14 +454,14 @@ impl WaveletVae {
     fn walk(weights: &Walk<'_>, config: &WaveletConfig) -> Result<Self> {
         let latent = config.latent;
         let encoder = config.encoder.as_ref().map(|half| -> Result<_> {
-            let made = Half::new(&weights.at("encoder"), half, false)?;
+            let made = Half::new(&weights.at("encoder"), half, Side::Encoder)?;
             Ok((
                 made,
                 weights.linear("quant_conv.conv3d", latent, half.last.1)?,
             ))
         });
         let decoder = config.decoder.as_ref().map(|half| -> Result<_> {
-            let made = Half::new(&weights.at("decoder"), half, true)?;
+            let made = Half::new(&weights.at("decoder"), half, Side::Decoder)?;
             let first = half.first.0;
             Ok((
                 made,

@@ -1,6 +1,6 @@
 //! What of a condition goes into the network.
 
-use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
+use fresco_tensor::{Axes, Crop, ResizeMethod, Tensor, common_upscale, resize_to_batch};
 
 use super::config::WanConfig;
 use super::model::WanNetwork;
@@ -96,7 +96,7 @@ pub(super) fn encode(config: &WanConfig, file: &str, args: &EncodeArgs<'_>) -> R
     if config.levels_by_frame()
         && let Some(mask) = args.denoise_mask
     {
-        let mask = mask.mean(&[1], true)?;
+        let mask = mask.mean(&[1], Axes::Keep)?;
         conds.insert(KNOWN, CondValue::NoiseShape(mask));
     }
     Ok(conds)
@@ -268,7 +268,7 @@ fn mask(args: &EncodeArgs<'_>, [count, frames, h, w]: [usize; 4]) -> Result<Tens
     }
     let mask = match mask.dim(1)? {
         MASK => mask.clone(),
-        _ => mask.mean(&[1], true)?,
+        _ => mask.mean(&[1], Axes::Keep)?,
     };
     let mut mask = sized(&mask.rsub_scalar(1.0), (h, w))?;
     let [b, c, known] = [mask.dim(0)?, mask.dim(1)?, mask.dim(2)?];

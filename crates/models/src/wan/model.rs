@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, Linear, silu};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Axes, Device, Tensor};
 
 use super::blocks::{Beside, Block, Camera, Head, Level, Vision};
 use super::conditions::{
@@ -174,7 +174,7 @@ impl DiffusionNetwork for WanNetwork {
 
 /// The level of each frame: the less of it there is to make, the lower.
 fn by_frame(levels: &[f32], mask: &Tensor) -> Result<Vec<f32>> {
-    let frames = mask.mean(&[1, 3, 4], false)?;
+    let frames = mask.mean(&[1, 3, 4], Axes::Drop)?;
     let per_item = frames.dim(1)?;
     let frames = frames.data().chunks(per_item.max(1)).zip(levels);
     Ok(frames

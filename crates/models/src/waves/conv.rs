@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Conv2d, Value, matmul};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Axes, Device, Tensor};
 
 use crate::error::Result;
 use crate::store::{Bias, Walk};
@@ -60,7 +60,7 @@ impl Normed {
     /// The kernel as it is used.
     fn kernel(&self, device: &Device) -> Result<Tensor> {
         let (length, direction) = (self.length.at(device)?, self.direction.at(device)?);
-        let size = direction.norm(&[1, 2], true)?;
+        let size = direction.norm(&[1, 2], Axes::Keep)?;
         Ok(direction.mul(&length.div(&size)?)?)
     }
 }

@@ -10,7 +10,7 @@ use fresco_models::denoise::{
     Setting, predict, prepare,
 };
 use fresco_models::{ModelError, ModelSampling, Prediction};
-use fresco_tensor::Tensor;
+use fresco_tensor::{Axes, Tensor};
 use serde_json::Value;
 
 /// `.5 x + mean(tokens)`, item by item; remembers its passes.
@@ -28,7 +28,7 @@ impl Predict for Mock {
         );
         self.calls.borrow_mut().push(passed);
         let tokens = call.conds.0["c_crossattn"].tensor().expect("tokens");
-        let means = tokens.mean(&[1, 2], true)?.unsqueeze(3)?;
+        let means = tokens.mean(&[1, 2], Axes::Keep)?.unsqueeze(3)?;
         Ok(call.x.mul_scalar(0.5).add(&means)?)
     }
 

@@ -10,7 +10,7 @@ use fresco_models::sd::control::{ControlNet, T2iAdapter};
 use fresco_models::sd::unet::{UNet, UNetConfig};
 use fresco_models::taesd::Taesd;
 use fresco_models::vae::Autoencoder;
-use fresco_tensor::{Device, Stored, Tensor, WeightFile};
+use fresco_tensor::{Axes, Device, Stored, Tensor, WeightFile};
 
 use crate::gold::{
     Gold, MemoryFile, assert_near, assert_summary, config, json, store, wave, waves,
@@ -253,7 +253,7 @@ fn pooling_keeps_the_mean() {
         pooled.of(BlockKind::OUTPUT)[0].as_ref().unwrap(),
     );
     assert_eq!(after.shape(), before.shape());
-    let mean = before.mean(&[2, 3], true).unwrap();
+    let mean = before.mean(&[2, 3], Axes::Keep).unwrap();
     for n in 0..6 {
         let expected = mean.data()[n] * 2.0;
         assert!(

@@ -1,7 +1,7 @@
 //! Sound to latents and back.
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult};
-use fresco_tensor::Tensor;
+use fresco_tensor::{Axes, Tensor};
 
 use super::{Audio, resample};
 use crate::types::Latent;
@@ -46,7 +46,7 @@ fn levelled(sound: &Tensor) -> fresco_tensor::Result<Tensor> {
     let mut parts = Vec::new();
     for item in 0..sound.dim(0)? {
         let one = sound.narrow(0, item, 1)?;
-        let swing = (one.std(&[], false)?.item()? * SWING).max(1.0);
+        let swing = (one.std(&[], Axes::Drop)?.item()? * SWING).max(1.0);
         // A single sample has no swing.
         let swing = if swing.is_finite() { swing } else { 1.0 };
         parts.push(one.div_scalar(swing));

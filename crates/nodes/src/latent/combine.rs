@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output, Twin};
-use fresco_tensor::{Crop, ResizeMethod, Tensor, common_upscale};
+use fresco_tensor::{Axes, Crop, ResizeMethod, Tensor, common_upscale};
 
 use super::{match_size, repeat_to_batch};
 use crate::python_rules::slice;
@@ -281,7 +281,7 @@ impl Node for LatentInterpolate {
         let (here, there) = (self.ratio as f32, (1.0 - self.ratio) as f32);
         // The lengths lose their channel dimension, so they only fit batches of one (or of as many items as channels),
         // as in the reference.
-        let length = |t: &Tensor| t.norm(&[1], false);
+        let length = |t: &Tensor| t.norm(&[1], Axes::Drop);
         let unit = |t: &Tensor, m: &Tensor| Ok::<_, NodeError>(t.div(m)?.map(finite));
         let (m1, m2) = (length(first)?, length(&second)?);
         let mixed = unit(first, &m1)?
@@ -324,10 +324,13 @@ impl Node for NormalizeVideoLatentStart {
         let reference = samples.narrow(2, after.start, after.len())?;
         let all = [0, 1, 2, 3, 4];
         let dims = [1, 3, 4];
-        let (mean, std) = (first.mean(&dims, true)?, first.std(&dims, true)?);
+        let (mean, std) = (
+            first.mean(&dims, Axes::Keep)?,
+            first.std(&dims, Axes::Keep)?,
+        );
         let (want_mean, want_std) = (
-            reference.mean(&all, false)?.item()?,
-            reference.std(&all, false)?.item()?,
+            reference.mean(&all, Axes::Drop)?.item()?,
+            reference.std(&all, Axes::Drop)?.item()?,
         );
         // The change is limited to a band around each frame's own values.
         let limit = |wanted: f32, own: &Tensor, below: f32, above: f32| {

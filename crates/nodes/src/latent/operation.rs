@@ -1,7 +1,7 @@
 //! Operations on latents that other nodes apply, to samples or to the guidance of every step.
 
 use fresco_graph::{Cx, FromValue, Node, NodeOutput, NodeResult, Opaque, Value, wrong_kind};
-use fresco_tensor::{Buffer, Tensor, TensorError};
+use fresco_tensor::{Axes, Buffer, Tensor, TensorError};
 
 use super::channel_norm;
 use crate::types::Latent;
@@ -74,9 +74,9 @@ fn tonemap(latent: &Tensor, multiplier: f64) -> Result<Tensor, OperationError> {
     let direction = latent.div(&length)?;
     let dims: Vec<usize> = (1..length.rank()).collect();
     let top = length
-        .std(&dims, true)?
+        .std(&dims, Axes::Keep)?
         .mul_scalar(5.0)
-        .add(&length.mean(&dims, true)?)?
+        .add(&length.mean(&dims, Axes::Keep)?)?
         .mul_scalar(multiplier as f32);
     let share = length.mul(&top.map(|v| 1.0 / v))?;
     let compressed = share.div(&share.add_scalar(1.0))?.mul(&top)?;

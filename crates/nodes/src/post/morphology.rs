@@ -2,7 +2,7 @@
 
 use fresco_graph::{Cx, Node, NodeError, NodeOutput, NodeResult, Output};
 use fresco_tensor::morphology::{Extreme, window};
-use fresco_tensor::{Buffer, Tensor};
+use fresco_tensor::{Axes, Buffer, Tensor};
 
 use crate::image::unsigned;
 use crate::types::Image;
@@ -113,7 +113,7 @@ impl Node for ImageYUVToRGB {
         let mut planes = Vec::new();
         for plane in [&self.y.0, &self.u.0, &self.v.0] {
             plane.dims4()?;
-            planes.push(plane.mean(&[3], true)?);
+            planes.push(plane.mean(&[3], Axes::Keep)?);
         }
         let parts: Vec<&Tensor> = planes.iter().collect();
         let mut out = Tensor::cat(&parts, 3)?;

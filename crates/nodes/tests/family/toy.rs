@@ -12,7 +12,7 @@ use fresco_models::detect::{Checkpoint, Family, FileKeys};
 use fresco_models::preview::PreviewHints;
 use fresco_models::store::{Layout, Walk};
 use fresco_models::transformer::{
-    Attention, AttentionLayers, Bias, Blocks, HeadNorm, Heads, Looks, QkvLayers, Rotation,
+    Attention, AttentionBias, AttentionLayers, Blocks, HeadNorm, Heads, Looks, QkvLayers, Rotation,
 };
 use fresco_models::{
     DiffusionNetwork, LatentFormat, ModelError, ModelSampling, UnitOrder, WeightStore,
@@ -52,7 +52,7 @@ impl Block {
     fn new(weights: &Walk<'_>, width: usize) -> Result<Self, ModelError> {
         let heads = Heads::new(HEADS, width / HEADS, HeadNorm::None);
         let layers = AttentionLayers {
-            bias: Bias::Out,
+            bias: AttentionBias::Out,
             looks: Looks::Prompt(width),
             ..AttentionLayers::new(QkvLayers::Paired(["q", "kv"]), "out", width, heads)
         };

@@ -1,4 +1,5 @@
 use crate::against::{Checks, Random};
+use fresco_tensor::Axes;
 
 #[test]
 fn groups() {
@@ -27,15 +28,15 @@ fn groups() {
         // A sum of 16 bits may be too large for its format: what is summed is small.
         let share = 1.0 / shape.iter().product::<usize>().max(1) as f32;
         checks.run(&case("sum"), &x, |t| {
-            t[0].mul_scalar(share.sqrt()).sum(dims, false)
+            t[0].mul_scalar(share.sqrt()).sum(dims, Axes::Drop)
         });
-        checks.run(&case("mean"), &x, |t| t[0].mean(dims, true));
-        checks.run(&case("std"), &x, |t| t[0].std(dims, true));
-        checks.run(&case("var"), &x, |t| t[0].var(dims, false));
-        checks.run(&case("norm"), &x, |t| t[0].norm(dims, true));
+        checks.run(&case("mean"), &x, |t| t[0].mean(dims, Axes::Keep));
+        checks.run(&case("std"), &x, |t| t[0].std(dims, Axes::Keep));
+        checks.run(&case("var"), &x, |t| t[0].var(dims, Axes::Drop));
+        checks.run(&case("norm"), &x, |t| t[0].norm(dims, Axes::Keep));
         if !x[0].is_empty() {
-            checks.run_within(&case("min"), 0.0, &x, |t| t[0].min(dims, true));
-            checks.run_within(&case("max"), 0.0, &x, |t| t[0].max(dims, false));
+            checks.run_within(&case("min"), 0.0, &x, |t| t[0].min(dims, Axes::Keep));
+            checks.run_within(&case("max"), 0.0, &x, |t| t[0].max(dims, Axes::Drop));
         }
     }
     checks.finish();
@@ -46,12 +47,14 @@ fn values_far_from_zero() {
     let (mut checks, mut random) = (Checks::default(), Random::new(22));
     for shape in [&[4, 300][..], &[4, 5000], &[2, 100_000]] {
         let x = [random.tensor(shape).add_scalar(30.0)];
-        checks.run("std far from zero", &x, |t| t[0].std(&[1], false));
+        checks.run("std far from zero", &x, |t| t[0].std(&[1], Axes::Drop));
     }
     let mut odd = random.tensor(&[3, 2000]);
     odd.data_mut()[1234] = f32::NAN;
     odd.data_mut()[2500] = f32::INFINITY;
-    checks.run("max with NaN", &[odd.clone()], |t| t[0].max(&[1], false));
-    checks.run("min with NaN", &[odd], |t| t[0].min(&[1], false));
+    checks.run("max with NaN", &[odd.clone()], |t| {
+        t[0].max(&[1], Axes::Drop)
+    });
+    checks.run("min with NaN", &[odd], |t| t[0].min(&[1], Axes::Drop));
     checks.finish();
 }

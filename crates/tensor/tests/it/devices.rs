@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fresco_tensor::device::{Copies, Device};
 use fresco_tensor::nn::{self, Act, After, Conv2d, GroupNorm, LayerNorm, Linear, Mask, Padding};
-use fresco_tensor::{Dtype, Stored, Tensor, TensorError};
+use fresco_tensor::{Axes, Dtype, Stored, Tensor, TensorError};
 use proptest::prelude::*;
 
 #[test]
@@ -47,7 +47,7 @@ fn operations_stay_on_the_device() {
         x.narrow(1, 1, 2).unwrap(),
         x.repeat(&[2, 1, 1, 1]).unwrap(),
         x.index_select(0, &[1]).unwrap(),
-        x.mean(&[1, 2], true).unwrap(),
+        x.mean(&[1, 2], Axes::Keep).unwrap(),
         x.expand(&[2, 4, 4, 8]).unwrap(),
         x.clamp(-1.0, 1.0),
         x.lerp(&x, 0.5).unwrap(),
@@ -142,7 +142,7 @@ fn nothing_else_reads_the_memory_of_a_device() {
     let mut t = copy();
     refused(raised(move || t.map_inplace(|v| v)));
     refused(x.zip_map(&x, |a, _| a).unwrap_err());
-    refused(x.reduce(&[0], false, |_| 0.0).unwrap_err());
+    refused(x.reduce(&[0], Axes::Drop, |_| 0.0).unwrap_err());
     refused(x.where_else(&x, &x).unwrap_err());
     refused(x.at(&[0, 0]).unwrap_err());
     refused(

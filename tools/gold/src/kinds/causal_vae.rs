@@ -5,7 +5,7 @@ use fresco_models::ModelError;
 use fresco_models::vae::{
     Autoencoder, CausalConfig, CausalVae, Tiles, TimeTiles, Vae, VaeConfig, names,
 };
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Axes, Device, Tensor};
 use serde_json::Value;
 
 use super::Kind;
@@ -109,7 +109,7 @@ fn causal(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<(
             report.check("decoded_half", &halved(&decoded)?)?;
         }
         if golden.has("decoded_mean_per_frame") {
-            let means = decoded.mean(&[2, 3], false)?;
+            let means = decoded.mean(&[2, 3], Axes::Drop)?;
             report.check("decoded_mean_per_frame", &means)?;
         }
         if golden.has("decoded_tiled") {

@@ -7,7 +7,7 @@ use fresco_tensor::{Device, Tensor};
 
 use crate::error::{ModelError, Result};
 use crate::store::{Kernel, Walk, WeightStore};
-use crate::vae::Check;
+use crate::vae::{Check, Side};
 
 const EPS: f32 = 1e-6;
 const SIDE: usize = 3;
@@ -180,23 +180,21 @@ struct Half {
 }
 
 impl Half {
-    fn new(weights: &Walk<'_>, config: &SpectrogramConfig, down: bool) -> Result<Self> {
+    fn new(weights: &Walk<'_>, config: &SpectrogramConfig, side: Side) -> Result<Self> {
         let widths = &config.widths;
         let (Some(first), Some(last)) = (widths.first(), widths.last()) else {
             return Err(weights.unsupported("the autoencoder has no levels"));
         };
-        let (input, start, end, values) = if down {
-            (config.channels, *first, *last, 2 * config.latent)
-        } else {
-            (config.latent, *last, *first, config.channels)
-        };
-        let list = weights.at(if down { "down" } else { "up" });
-        let numbers: Vec<usize> = if down {
-            (0..widths.len()).collect()
-        } else {
-            (0..widths.len()).rev().collect()
-        };
-        let count = config.layers + usize::from(!down);
+        let (input, start, end, values) = side.pick(
+            (config.channels, *first, *last, 2 * config.latent),
+            (config.latent, *last, *first, config.channels),
+        );
+        let list = weights.at(side.pick("down", "up"));
+        let mut numbers: Vec<usize> = (0..widths.len()).collect();
+        if side == Side::Decoder {
+            numbers.reverse();
+        }
+        let count = config.layers + side.pick(0, 1);
         let mut levels = Vec::new();
         let mut width = start;
         for number in numbers {
@@ -207,24 +205,17 @@ impl Half {
                 layers.push(Residual::new(&place.at("block").at(layer), width, to)?);
                 width = to;
             }
-            let resized = if down {
-                number + 1 < widths.len()
-            } else {
-                number > 0
-            };
-            let resize = || {
-                if down {
-                    conv(&place, "downsample.conv", to, to, 2)
-                } else {
-                    conv(&place, "upsample.conv.conv", to, to, 1)
-                }
+            let resized = side.pick(number + 1 < widths.len(), number > 0);
+            let resize = || match side {
+                Side::Encoder => conv(&place, "downsample.conv", to, to, 2),
+                Side::Decoder => conv(&place, "upsample.conv.conv", to, to, 1),
             };
             levels.push(Level {
                 layers,
                 resize: resized.then(resize).transpose()?,
             });
         }
-        let middle = if down { end } else { start };
+        let middle = side.pick(end, start);
         let mid = |name: &str| Residual::new(&weights.at("mid").at(name), middle, middle);
         Ok(Self {
             conv_in: Causal::new(weights, "conv_in.conv", start, input)?,
@@ -235,7 +226,7 @@ impl Half {
         })
     }
 
-    fn forward(&self, x: &Tensor, down: bool, check: Check<'_>) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, side: Side, check: Check<'_>) -> Result<Tensor> {
         let middle = |mut x: Tensor| -> Result<Tensor> {
             for layer in &self.mid {
                 x = layer.forward(&x)?;
@@ -243,7 +234,7 @@ impl Half {
             Ok(x)
         };
         let mut x = self.conv_in.forward(x)?;
-        if !down {
+        if side == Side::Decoder {
             x = middle(x)?;
         }
         for level in &self.levels {
@@ -254,17 +245,18 @@ impl Half {
             let Some(resize) = &level.resize else {
                 continue;
             };
-            x = if down {
-                resize.forward(&around(&x, (2, 0), (0, 1))?)?
-            } else {
-                let [_, h, w, _] = x.dims4()?;
-                let larger = upsample_nearest(&x, 2 * h, 2 * w)?;
-                let made = resize.forward(&around(&larger, (2, 0), (1, 1))?)?;
-                // The first moment stands for one slice only.
-                made.narrow(1, 1, 2 * h - 1)?
+            x = match side {
+                Side::Encoder => resize.forward(&around(&x, (2, 0), (0, 1))?)?,
+                Side::Decoder => {
+                    let [_, h, w, _] = x.dims4()?;
+                    let larger = upsample_nearest(&x, 2 * h, 2 * w)?;
+                    let made = resize.forward(&around(&larger, (2, 0), (1, 1))?)?;
+                    // The first moment stands for one slice only.
+                    made.narrow(1, 1, 2 * h - 1)?
+                }
             };
         }
-        if down {
+        if side == Side::Encoder {
             x = middle(x)?;
         }
         let x = activate(self.norm.forward(&x)?, Act::Silu);
@@ -283,7 +275,7 @@ pub struct SpectrogramVae {
 
 impl SpectrogramVae {
     pub fn new(weights: &Walk<'_>, config: &SpectrogramConfig) -> Result<Self> {
-        let encoder = || Half::new(&weights.at("encoder"), config, true);
+        let encoder = || Half::new(&weights.at("encoder"), config, Side::Encoder);
         let measured = config.measured.map(|count| {
             Ok::<_, ModelError>([
                 weights.value(MEANS, &[count])?,
@@ -293,7 +285,7 @@ impl SpectrogramVae {
         Ok(Self {
             device: weights.device(),
             encoder: config.encoder.then(encoder).transpose()?,
-            decoder: Half::new(&weights.at("decoder"), config, false)?,
+            decoder: Half::new(&weights.at("decoder"), config, Side::Decoder)?,
             measured: measured.transpose()?,
             config: config.clone(),
         })
@@ -301,7 +293,7 @@ impl SpectrogramVae {
 
     /// The latent (b, c, frames, bands) of spectrograms (b, channels, slices, bands).
     pub fn encode(&self, mel: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        self.measure(&self.encode_plain(mel, check)?, true)
+        self.measure(&self.encode_plain(mel, check)?, Side::Encoder)
     }
 
     /// The same as the network makes it.
@@ -311,7 +303,7 @@ impl SpectrogramVae {
             return Err(ModelError::invalid("audio VAE encode", reason));
         };
         let x = mel.nchw_to_nhwc()?.to(&self.device)?;
-        let made = encoder.forward(&x, true, check)?;
+        let made = encoder.forward(&x, Side::Encoder, check)?;
         let mean = made.narrow(3, 0, self.config.latent)?;
         Ok(mean.to(&Device::cpu())?.nhwc_to_nchw()?)
     }
@@ -327,18 +319,18 @@ impl SpectrogramVae {
             );
             return Err(ModelError::invalid("audio VAE decode", reason));
         }
-        self.decode_plain(&self.measure(latent, false)?, check)
+        self.decode_plain(&self.measure(latent, Side::Decoder)?, check)
     }
 
     /// The same of latents as the network takes them.
     pub fn decode_plain(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
         let x = latent.nchw_to_nhwc()?.to(&self.device)?;
-        let made = self.decoder.forward(&x, false, check)?;
+        let made = self.decoder.forward(&x, Side::Decoder, check)?;
         Ok(made.to(&Device::cpu())?.nhwc_to_nchw()?)
     }
 
     /// With the usual means and deviations taken away, or put back. They are of channel and band together.
-    fn measure(&self, latent: &Tensor, away: bool) -> Result<Tensor> {
+    fn measure(&self, latent: &Tensor, side: Side) -> Result<Tensor> {
         let Some([means, deviations]) = &self.measured else {
             return Ok(latent.clone());
         };
@@ -355,10 +347,9 @@ impl SpectrogramVae {
             Ok(value.reshape([1, channels, 1, bands])?)
         };
         let (means, deviations) = (value(means)?, value(deviations)?);
-        Ok(if away {
-            latent.sub(&means)?.div(&deviations)?
-        } else {
-            latent.mul(&deviations)?.add(&means)?
+        Ok(match side {
+            Side::Encoder => latent.sub(&means)?.div(&deviations)?,
+            Side::Decoder => latent.mul(&deviations)?.add(&means)?,
         })
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, After, Conv2d, Linear, avg_pool2d};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Axes, Device, Tensor};
 
 use crate::denoise::hooks::{BlockKind, ControlFeatures};
 use crate::epilogue::{plus, then};
@@ -209,7 +209,7 @@ impl Hint {
             return refuse();
         }
         let hint = if self.channels == 1 && c > 1 {
-            hint.mean(&[1], true)?
+            hint.mean(&[1], Axes::Keep)?
         } else {
             hint.clone()
         };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, Embedding, LayerNorm, Linear, Mask, attention};
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Axes, Device, Tensor};
 
 use crate::epilogue::{plus, then};
 use crate::error::{ModelError, Result};
@@ -92,7 +92,7 @@ impl Union {
         let seen = seen.to(&Device::cpu())?;
         let [b, _, _, width] = seen.dims4()?;
         let task = self.tasks.lookup(&[first as u32])?;
-        let token = seen.mean(&[1, 2], false)?.add(&task)?;
+        let token = seen.mean(&[1, 2], Axes::Drop)?.add(&task)?;
         let token = token.reshape([b, 1, width])?.to(&self.device)?;
         let qkv = self.qkv.forward(&self.norm1.forward(&token)?)?;
         let part = |i: usize| qkv.narrow(2, i * width, width);

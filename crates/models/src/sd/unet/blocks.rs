@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::{Crop, ResizeMethod, Result, Tensor, common_upscale};
+use fresco_tensor::{Axes, Crop, ResizeMethod, Result, Tensor, common_upscale};
 
 use crate::denoise::hooks::{BlockFlow, BlockHook, BlockInfo, BlockKind, Hooks, Moment};
 use crate::error;
@@ -39,9 +39,9 @@ impl FreeU {
         };
         let half = h.narrow(1, 0, channels / 2)?;
         let stronger = if self.adaptive {
-            let mean = h.mean(&[1], true)?;
+            let mean = h.mean(&[1], Axes::Keep)?;
             let dims = [1, 2, 3];
-            let (least, most) = (mean.min(&dims, true)?, mean.max(&dims, true)?);
+            let (least, most) = (mean.min(&dims, Axes::Keep)?, mean.max(&dims, Axes::Keep)?);
             let part = mean.sub(&least)?.div(&most.sub(&least)?)?;
             half.mul(&part.mul_scalar((backbone - 1.0) as f32).add_scalar(1.0))?
         } else {

@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use fresco_tensor::{Buffer, Tensor};
+use fresco_tensor::{Axes, Buffer, Tensor};
 
 use crate::error::{ModelError, Result};
 use crate::sound::magnitudes;
@@ -61,7 +61,7 @@ pub fn bands(sound: &Tensor, bands: usize) -> Result<Tensor> {
         return Err(ModelError::invalid("sound", reason));
     }
     let first = sound.narrow(0, 0, 1)?.narrow(2, 0, samples)?;
-    let line = first.mean(&[1], false)?;
+    let line = first.mean(&[1], Axes::Drop)?;
     let silence = std::iter::repeat_n(0.0, WINDOW / 2);
     let line: Vec<f64> = silence
         .chain(line.data().iter().map(|v| f64::from(*v)))

@@ -1,12 +1,13 @@
 //! The blocks. Frames are (t, h, w, c).
 
+use crate::vae::autoencoder::Side;
 use std::ops::Range;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{
     Act, After, Conv2d, Conv3d, Linear, Mask, Padding, RmsNorm, activate, attention,
 };
-use fresco_tensor::{Tensor, trim_spare_memory};
+use fresco_tensor::{Axes, Tensor, trim_spare_memory};
 
 use super::config::{CausalLevel, CausalStep};
 use super::stream::Stream;
@@ -283,7 +284,9 @@ impl Around {
         let cells = x.reshape([t, time, h, space, w, space, c])?;
         let cells = cells.permute(&[0, 2, 4, 6, 1, 3, 5])?;
         let each = c * time * space * space / out;
-        Ok(cells.reshape([t, h, w, out, each])?.mean(&[4], false)?)
+        Ok(cells
+            .reshape([t, h, w, out, each])?
+            .mean(&[4], Axes::Drop)?)
     }
 
     /// The first piece of a video gives one frame.
@@ -303,7 +306,7 @@ impl Around {
 pub(super) struct Level {
     steps: Vec<Step>,
     around: Option<Around>,
-    up: bool,
+    side: Side,
 }
 
 impl Level {
@@ -312,15 +315,14 @@ impl Level {
         weights: &Walk<'_>,
         kernels: Kernels,
         level: &CausalLevel,
-        up: bool,
+        side: Side,
     ) -> Result<Self> {
         let mut steps = Vec::new();
         for (number, step) in level.steps.iter().enumerate() {
             let weights = weights.at(number);
-            if up {
-                steps.extend(Step::up(&weights, kernels, *step)?);
-            } else {
-                steps.push(Step::down(&weights, kernels, *step)?);
+            match side {
+                Side::Encoder => steps.push(Step::down(&weights, kernels, *step)?),
+                Side::Decoder => steps.extend(Step::up(&weights, kernels, *step)?),
             }
         }
         let (resizes, frames) = level.resamples();
@@ -334,11 +336,7 @@ impl Level {
         });
         if let Some((input, around)) = around {
             let cells = around.time * around.space * around.space;
-            let (from, to) = if up {
-                (around.out * cells, input)
-            } else {
-                (input * cells, around.out)
-            };
+            let (from, to) = side.pick((input * cells, around.out), (around.out * cells, input));
             if to == 0 || !from.is_multiple_of(to) {
                 let out = around.out;
                 let reason = format!("there is no way around from {input} to {out} channels");
@@ -348,7 +346,7 @@ impl Level {
         Ok(Self {
             steps,
             around: around.map(|(_, around)| around),
-            up,
+            side,
         })
     }
 
@@ -389,7 +387,7 @@ impl Level {
     ) -> Result<Tensor> {
         let around = match self.around {
             _ if steps.is_empty() => None,
-            Some(around) if self.up => Some(around.up(&x, stream.is_first())?),
+            Some(around) if self.side == Side::Decoder => Some(around.up(&x, stream.is_first())?),
             Some(around) => Some(around.down(&x)?),
             None => None,
         };

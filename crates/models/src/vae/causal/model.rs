@@ -10,7 +10,7 @@ use super::config::{CausalConfig, CausalHalf};
 use super::stream::Stream;
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
-use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
+use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, Side, VaeFacts};
 use crate::vae::kl::Check;
 use crate::vae::squares::{patched, unpatched};
 
@@ -30,17 +30,17 @@ impl Coder {
         weights: &Walk<'_>,
         config: &CausalConfig,
         half: &CausalHalf,
-        list: &str,
+        side: Side,
     ) -> Result<Self> {
         let (input, out) = half.first;
-        let kernels = kernels(config);
+        let (kernels, list) = (kernels(config), side.pick(DOWN, UP));
         let mut levels = Vec::new();
         for (number, level) in half.levels.iter().enumerate() {
             let mut at = weights.at(list);
             if config.nested {
                 at = at.at(number).at(list);
             }
-            levels.push(Level::new(&at, kernels, level, list == UP)?);
+            levels.push(Level::new(&at, kernels, level, side)?);
         }
         Ok(Self {
             conv_in: kernels.cube(weights, "conv1", out, input)?,
@@ -158,14 +158,14 @@ impl CausalVae {
     pub(super) fn walk(weights: &Walk<'_>, config: &CausalConfig) -> Result<Self> {
         let encoder = match &config.encoder {
             Some(half) => Some((
-                Coder::new(&weights.at("encoder"), config, half, DOWN)?,
+                Coder::new(&weights.at("encoder"), config, half, Side::Encoder)?,
                 kernels(config).point(weights, "conv1", half.out, half.out)?,
             )),
             None => None,
         };
         let decoder = match &config.decoder {
             Some(half) => Some((
-                Coder::new(&weights.at("decoder"), config, half, UP)?,
+                Coder::new(&weights.at("decoder"), config, half, Side::Decoder)?,
                 kernels(config).point(weights, "conv2", half.first.0, half.first.0)?,
             )),
             None => None,

@@ -10,7 +10,7 @@ use super::decoder::Decoder;
 use super::encoder::Encoder;
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
-use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
+use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, Side, VaeFacts};
 use crate::vae::kl::Check;
 
 /// The network in messages.
@@ -119,7 +119,7 @@ impl PieceVae {
         })
     }
 
-    fn measure(&self, latent: &Tensor, away: bool) -> Result<Tensor> {
+    fn measure(&self, latent: &Tensor, side: Side) -> Result<Tensor> {
         let Some(both) = &self.measured else {
             return Ok(latent.clone());
         };
@@ -128,10 +128,9 @@ impl PieceVae {
             Ok(value.reshape([1, value.len(), 1, 1, 1])?)
         };
         let (means, deviations) = (line(&both[0])?, line(&both[1])?);
-        Ok(if away {
-            latent.sub(&means)?.div(&deviations)?
-        } else {
-            latent.mul(&deviations)?.add(&means)?
+        Ok(match side {
+            Side::Encoder => latent.sub(&means)?.div(&deviations)?,
+            Side::Decoder => latent.mul(&deviations)?.add(&means)?,
         })
     }
 }
@@ -150,12 +149,12 @@ impl Autoencoder for PieceVae {
         let latent = in_tiles(&coloured, (tile, OVERLAP), (1, ratio), |part| {
             self.encode_plain(part, check)
         })?;
-        self.measure(&latent, true)
+        self.measure(&latent, Side::Encoder)
     }
 
     /// Videos (b, 3, frames, h, w), about -1..1, of latents.
     fn decode(&self, latent: &Tensor, check: Check<'_>) -> Result<Tensor> {
-        let latent = self.measure(latent, false)?;
+        let latent = self.measure(latent, Side::Decoder)?;
         let ratio = self.config.patch;
         let (tile, overlap) = ((TILE / ratio).max(2), (OVERLAP / ratio).max(1));
         let made = in_tiles(&latent, (tile, overlap), (ratio, 1), |part| {

@@ -1,9 +1,10 @@
 //! The layers. Frames are (t, h, w, c).
 
+use crate::vae::autoencoder::Side;
 use std::sync::Arc;
 
 use fresco_tensor::nn::{Act, Conv3d, LayerNorm, Linear, RmsNorm, Value, activate, modulate};
-use fresco_tensor::{Device, Generator, Tensor};
+use fresco_tensor::{Axes, Device, Generator, Tensor};
 
 use super::config::BlockConfig;
 use crate::epilogue::then;
@@ -113,6 +114,17 @@ impl LastLevel {
     }
 }
 
+/// What the blocks of some decoders have; those of encoders have none of it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct DecoderTraits {
+    /// They are told a noise level.
+    pub(super) told: bool,
+    /// They are given noise.
+    pub(super) noisy: bool,
+    /// What goes into a change of size is repeated beside what comes out.
+    pub(super) repeated: bool,
+}
+
 /// Two convolutions around a shortcut.
 pub(super) struct Residual {
     conv1: Convolution,
@@ -126,12 +138,7 @@ pub(super) struct Residual {
 }
 
 impl Residual {
-    fn new(
-        weights: &Walk<'_>,
-        (from, to): (usize, usize),
-        told: bool,
-        noisy: bool,
-    ) -> Result<Self> {
+    fn new(weights: &Walk<'_>, (from, to): (usize, usize), traits: DecoderTraits) -> Result<Self> {
         let shortcut = || -> Result<(Arc<LayerNorm>, Arc<Conv3d>)> {
             Ok((
                 weights.layer_norm("norm3.norm", from, SHORTCUT_EPS)?,
@@ -145,8 +152,8 @@ impl Residual {
             conv1: Convolution::new(weights, "conv1.conv", to, from)?,
             conv2: Convolution::new(weights, "conv2.conv", to, to)?,
             shortcut: (from != to).then(shortcut).transpose()?,
-            table: told.then(table).transpose()?,
-            noise: noisy.then(noises).transpose()?,
+            table: traits.told.then(table).transpose()?,
+            noise: traits.noisy.then(noises).transpose()?,
             norm: RmsNorm::new(None, EPS)?,
             width: to,
         })
@@ -229,28 +236,31 @@ impl Block {
     pub(super) fn new(
         weights: &Walk<'_>,
         config: BlockConfig,
-        down: bool,
-        (told, noisy, repeated): (bool, bool, bool),
+        side: Side,
+        traits: DecoderTraits,
     ) -> Result<Self> {
         Ok(match config {
             BlockConfig::Layers { count, width } => {
                 let list = weights.at("res_blocks");
-                let layer =
-                    |number: usize| Residual::new(&list.at(number), (width, width), told, noisy);
+                let layer = |number: usize| Residual::new(&list.at(number), (width, width), traits);
                 let time = || TimeEmbedder::new(&weights.at("time_embedder"), 4 * width);
                 Self::Layers {
                     layers: (0..count).map(layer).collect::<Result<_>>()?,
-                    time: told.then(time).transpose()?,
+                    time: traits.told.then(time).transpose()?,
                 }
             }
             BlockConfig::Change { from, to } => Self::Layers {
-                layers: vec![Residual::new(weights, (from, to), false, false)?],
+                layers: vec![Residual::new(
+                    weights,
+                    (from, to),
+                    DecoderTraits::default(),
+                )?],
                 time: None,
             },
             BlockConfig::Stride { width } => {
                 Self::Stride(Convolution::new(weights, "conv", width, width)?)
             }
-            BlockConfig::Fold { steps, from, to } if down => {
+            BlockConfig::Fold { steps, from, to } if side == Side::Encoder => {
                 let cells: usize = steps.iter().product();
                 Self::Down {
                     conv: Convolution::new(weights, "conv.conv", to / cells, from)?,
@@ -264,7 +274,7 @@ impl Block {
                     conv: Convolution::new(weights, "conv.conv", to * cells, from)?,
                     steps,
                     // Those that keep their width have no shortcut.
-                    again: (repeated && from != to).then(|| to * cells / from.max(1)),
+                    again: (traits.repeated && from != to).then(|| to * cells / from.max(1)),
                 }
             }
         })
@@ -306,7 +316,7 @@ impl Block {
                 let short = folded(&x, *steps)?;
                 let [t, h, w, c] = short.dims4()?;
                 let short = short.reshape([t, h, w, *to, c / to])?;
-                let short = short.to(&Device::cpu())?.mean(&[4], false)?;
+                let short = short.to(&Device::cpu())?.mean(&[4], Axes::Drop)?;
                 let made = folded(&conv.forward(&x, told.beyond)?, *steps)?;
                 Ok(made.add(&short.to(&made.device())?)?)
             }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, RmsNorm, Value, activate};
 use fresco_tensor::{Device, Generator, Tensor};
 
-use super::blocks::{Beyond, Block, Convolution, LastLevel, Told};
+use super::blocks::{Beyond, Block, Convolution, DecoderTraits, LastLevel, Told};
 use super::config::{DEVIATIONS, HalfConfig, MEANS, PixelNormConfig};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
-use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
+use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, Side, VaeFacts};
 use crate::vae::kl::Check;
 use crate::vae::squares::{patched, unpatched};
 
@@ -33,20 +33,22 @@ impl Half {
     fn new(
         weights: &Walk<'_>,
         config: &HalfConfig,
-        down: bool,
-        (told, noisy, repeated): (bool, bool, bool),
+        side: Side,
+        traits: DecoderTraits,
     ) -> Result<Self> {
         let ((input, out), (last, values)) = (config.first, config.last);
-        let list = weights.at(if down { "down_blocks" } else { "up_blocks" });
+        let list = weights.at(side.pick("down_blocks", "up_blocks"));
         let blocks = config.blocks.iter().enumerate();
-        let blocks = blocks.map(|(number, block)| {
-            Block::new(&list.at(number), *block, down, (told, noisy, repeated))
-        });
+        let blocks =
+            blocks.map(|(number, block)| Block::new(&list.at(number), *block, side, traits));
         Ok(Self {
             conv_in: Convolution::new(weights, "conv_in.conv", out, input)?,
             blocks: blocks.collect::<Result<_>>()?,
             norm: RmsNorm::new(None, EPS)?,
-            last: told.then(|| LastLevel::new(weights, last)).transpose()?,
+            last: traits
+                .told
+                .then(|| LastLevel::new(weights, last))
+                .transpose()?,
             conv_out: Convolution::new(weights, "conv_out.conv", values, last)?,
         })
     }
@@ -88,10 +90,15 @@ impl PixelNormVae {
     pub(super) fn walk(weights: &Walk<'_>, config: &PixelNormConfig) -> Result<Self> {
         let encoder = config.encoder.as_ref().map(|half| {
             let weights = weights.at("encoder");
-            Half::new(&weights, half, true, (false, false, false))
+            Half::new(&weights, half, Side::Encoder, DecoderTraits::default())
         });
-        let level = (config.told, config.noisy, config.repeated);
-        let decoder = Half::new(&weights.at("decoder"), &config.decoder, false, level)?;
+        let traits = DecoderTraits {
+            told: config.told,
+            noisy: config.noisy,
+            repeated: config.repeated,
+        };
+        let inner = weights.at("decoder");
+        let decoder = Half::new(&inner, &config.decoder, Side::Decoder, traits)?;
         let channels = [config.latent_channels()];
         let multiplier = || weights.value("decoder.timestep_scale_multiplier", &[]);
         let measured = || -> Result<[Arc<Value>; 2]> {

@@ -1,5 +1,6 @@
 //! The layers. Frames are (t, h, w, c).
 
+use crate::vae::autoencoder::Side;
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
@@ -272,7 +273,7 @@ impl Level {
         weights: &Walk<'_>,
         level: &ReplicatedLevel,
         grouped: bool,
-        up: bool,
+        side: Side,
     ) -> Result<Self> {
         let list = weights.at("block");
         let blocks = level.blocks.iter().enumerate();
@@ -284,17 +285,13 @@ impl Level {
                 to,
                 time,
             } = resample;
-            let name = if up {
-                "upsample.conv.conv"
-            } else {
-                "downsample.conv.conv"
-            };
+            let name = side.pick("downsample.conv.conv", "upsample.conv.conv");
             let conv = Replicated::new(weights, name, rows, input)?;
-            Ok(match (grouped, up) {
-                (true, false) => Resized::Stride { conv, time },
-                (true, true) => Resized::Enlarge { conv, time },
-                (false, false) => Resized::Fold { conv, time, to },
-                (false, true) => Resized::Unfold { conv, time, to },
+            Ok(match (grouped, side) {
+                (true, Side::Encoder) => Resized::Stride { conv, time },
+                (true, Side::Decoder) => Resized::Enlarge { conv, time },
+                (false, Side::Encoder) => Resized::Fold { conv, time, to },
+                (false, Side::Decoder) => Resized::Unfold { conv, time, to },
             })
         });
         Ok(Self {

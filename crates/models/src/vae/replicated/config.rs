@@ -3,7 +3,7 @@
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, WeightStore};
 use crate::vae::Vae;
-use crate::vae::autoencoder::{AutoencoderConfig, VaeFacts};
+use crate::vae::autoencoder::{AutoencoderConfig, Side, VaeFacts};
 use crate::vae::memory::VaeMemory;
 
 use super::model::{ReplicatedVae, WHAT};
@@ -77,23 +77,19 @@ fn pair(store: &WeightStore, key: &str) -> Result<(usize, usize)> {
 }
 
 impl ReplicatedHalf {
-    fn detect(store: &WeightStore, half: &str, grouped: bool) -> Result<Option<Self>> {
+    fn detect(store: &WeightStore, side: Side, grouped: bool) -> Result<Option<Self>> {
+        let half = side.pick("encoder", "decoder");
         let first = format!("{half}.conv_in.conv.weight");
         if !store.has(&first) {
             return Ok(None);
         }
-        let up = half == "decoder";
-        let (list, resize) = if up {
-            ("up", "upsample")
-        } else {
-            ("down", "downsample")
-        };
+        let (list, resize) = side.pick(("down", "downsample"), ("up", "upsample"));
         let block = |level: usize, number: usize| {
             format!("{half}.{list}.{level}.block.{number}.conv1.conv.weight")
         };
         let count = (0..MOST).take_while(|&n| store.has(&block(n, 0))).count();
         let mut order: Vec<usize> = (0..count).collect();
-        if up && grouped {
+        if side == Side::Decoder && grouped {
             // Numbers count from the picture inwards.
             order.reverse();
         }
@@ -107,7 +103,7 @@ impl ReplicatedHalf {
                 let next = order.get(place + 1).map(|&n| pair(store, &block(n, 0)));
                 let next = next.transpose()?.map(|(input, _)| input);
                 Some(if grouped {
-                    let inner = if up { number } else { count - 1 - number };
+                    let inner = side.pick(count - 1 - number, number);
                     Resample {
                         input,
                         rows,
@@ -115,7 +111,7 @@ impl ReplicatedHalf {
                         time: inner <= DOUBLED,
                     }
                 } else {
-                    folds(store, &key, (input, rows), next.unwrap_or(0), up)?
+                    folds(store, &key, (input, rows), next.unwrap_or(0), side)?
                 })
             } else {
                 None
@@ -151,9 +147,9 @@ fn folds(
     key: &str,
     (input, rows): (usize, usize),
     to: usize,
-    up: bool,
+    side: Side,
 ) -> Result<Resample> {
-    let (large, small) = if up { (rows, to) } else { (to, rows) };
+    let (large, small) = side.pick((to, rows), (rows, to));
     let cells = large.checked_div(small).unwrap_or(0);
     if !matches!(cells, 4 | 8) || small * cells != large {
         let reason = format!("{key} makes {rows} channels of {input}, and {to} follow");
@@ -185,8 +181,8 @@ impl ReplicatedConfig {
             .any(|half| store.has(&format!("{half}.norm_out.weight")));
         let rows = |key: &str| store.shape(key).and_then(|shape| shape.first().copied());
         let found = Self {
-            encoder: ReplicatedHalf::detect(store, "encoder", grouped)?,
-            decoder: ReplicatedHalf::detect(store, "decoder", grouped)?,
+            encoder: ReplicatedHalf::detect(store, Side::Encoder, grouped)?,
+            decoder: ReplicatedHalf::detect(store, Side::Decoder, grouped)?,
             grouped,
             quant: rows("quant_conv.weight"),
             post_quant: rows("post_quant_conv.weight"),

@@ -9,7 +9,7 @@ use super::blocks::{Carry, Level, Middle, Norm, Replicated, averaged};
 use super::config::{ReplicatedConfig, ReplicatedHalf};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
-use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
+use crate::vae::autoencoder::{Autoencoder, AutoencoderConfig, Side, VaeFacts};
 use crate::vae::film::each_film;
 use crate::vae::kl::Check;
 
@@ -30,11 +30,11 @@ struct Coder {
 }
 
 impl Coder {
-    fn new(weights: &Walk<'_>, half: &ReplicatedHalf, grouped: bool, up: bool) -> Result<Self> {
+    fn new(weights: &Walk<'_>, half: &ReplicatedHalf, grouped: bool, side: Side) -> Result<Self> {
         let (input, out) = half.first;
-        let list = weights.at(if up { "up" } else { "down" });
+        let list = weights.at(side.pick("down", "up"));
         let levels = half.levels.iter();
-        let levels = levels.map(|level| Level::new(&list.at(level.number), level, grouped, up));
+        let levels = levels.map(|level| Level::new(&list.at(level.number), level, grouped, side));
         Ok(Self {
             conv_in: Replicated::new(weights, "conv_in.conv", out, input)?,
             levels: levels.collect::<Result<_>>()?,
@@ -75,13 +75,13 @@ impl ReplicatedVae {
     pub(super) fn walk(weights: &Walk<'_>, config: &ReplicatedConfig) -> Result<Self> {
         let grouped = config.grouped;
         let encoder = config.encoder.as_ref().map(|half| -> Result<_> {
-            let coder = Coder::new(&weights.at("encoder"), half, grouped, false)?;
+            let coder = Coder::new(&weights.at("encoder"), half, grouped, Side::Encoder)?;
             let quant = config.quant;
             let quant = quant.map(|out| weights.linear("quant_conv", out, half.out));
             Ok((coder, quant.transpose()?))
         });
         let decoder = config.decoder.as_ref().map(|half| -> Result<_> {
-            let coder = Coder::new(&weights.at("decoder"), half, grouped, true)?;
+            let coder = Coder::new(&weights.at("decoder"), half, grouped, Side::Decoder)?;
             let (quant, first) = (config.post_quant, half.first.0);
             let quant = quant.map(|out| weights.linear("post_quant_conv", out, first));
             Ok((coder, quant.transpose()?))

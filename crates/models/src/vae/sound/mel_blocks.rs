@@ -7,7 +7,7 @@ use fresco_tensor::nn::{
     Act, Conv2d, Linear, Padding, RmsNorm, Value, activate, concat_channels, depthwise, matmul,
     relu, swiglu,
 };
-use fresco_tensor::{Device, Tensor};
+use fresco_tensor::{Axes, Device, Tensor};
 
 use super::mel::BlockKind;
 use crate::epilogue::then;
@@ -241,7 +241,7 @@ impl Down {
 pub(super) fn group_means(x: &Tensor, out: usize) -> Result<Tensor> {
     let [b, h, w, c] = x.dims4()?;
     let groups = x.reshape([b, h, w, out, c / out.max(1)])?;
-    Ok(groups.mean(&[4], false)?)
+    Ok(groups.mean(&[4], Axes::Drop)?)
 }
 
 /// Twice the size, beside what is there spread over it.
