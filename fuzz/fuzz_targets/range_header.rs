@@ -5,7 +5,7 @@ use libfuzzer_sys::fuzz_target;
 use range::{Range, parse};
 
 // The file itself: the crate would bring the database and the sockets into the sanitizer build.
-#[path = "../../crates/server/src/range.rs"]
+#[path = "../../crates/server/src/http/range.rs"]
 mod range;
 
 fuzz_target!(|input: (u64, &str)| {

@@ -3,63 +3,12 @@
 //! [`app`] makes the router; tests call it without a socket, [`serve::serve`] puts it on the network. A request passes
 //! `guard` (token, host, origin), finds its row in the route table, and its handler turns wire JSON into calls of the
 //! engine. Events go the other way through [`Hub`], which the engine calls.
+//!
+//! Arrows inside point one way: `routes` know `services`, and both know `http`; only [`App`], which every request carries, knows all.
 
-mod answers;
-mod body;
-mod config;
-mod error;
-mod events_sse;
-mod far;
-mod frames;
-mod fronts;
-mod guard;
-mod health;
-mod history;
-mod hub;
-mod internal;
-mod job_log;
-mod jobs;
-mod logs;
-mod memory;
-mod memory_guard;
-mod memory_json;
-mod memory_load;
-mod memory_words;
-mod metrics;
-mod middleware;
-mod models;
-pub mod multipart;
-mod object_info;
-mod openapi;
-mod origin;
-mod outbox;
-mod outputs;
-mod pack_host;
-mod packs;
-mod page;
-mod pictures;
-mod prompt;
-mod queue;
-pub mod range;
-pub mod relay;
-mod request;
-mod response;
-mod route;
-pub mod serve;
-mod settings;
-mod sign_in;
-mod static_files;
-mod status_page;
-mod system;
-mod table;
-mod throttle;
-mod tree;
-mod upload;
-mod userdata;
-mod users;
-mod view;
-mod websocket;
-mod workflow;
+mod http;
+mod routes;
+mod services;
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
@@ -71,18 +20,25 @@ use fresco_engine::{Engine, JobStore};
 use fresco_files::{Dirs, Folders, MemoryGuard};
 use fresco_memory::Registries;
 
-pub use config::{Config, FrontEnd, Limits, Templates, Versions};
-pub use error::{ApiError, Code};
-pub use fronts::answer_front;
-pub use guard::COOKIE;
-pub use hub::Hub;
-pub use logs::{LogEntry, LogRing};
-pub use memory_json::{event_line, memory_reply, room_report};
-pub use memory_words::log_memory_event;
-pub use metrics::Metrics;
-pub use pack_host::{NoPacks, Packs};
-pub use request::encode_segment;
-pub use system::REFERENCE_VERSION;
+use http::{body, route};
+use routes::{middleware, object_info, packs, table};
+use services::{memory_guard, pictures, throttle, users};
+
+pub use http::error::{ApiError, Code};
+pub use http::uri_text::encode_segment;
+pub use http::{multipart, range};
+pub use routes::fronts::answer_front;
+pub use routes::guard::COOKIE;
+pub use routes::pack_host::{NoPacks, Packs};
+pub use routes::serve;
+pub use routes::system::REFERENCE_VERSION;
+pub use services::config::{Config, FrontEnd, Limits, Templates, Versions};
+pub use services::hub::Hub;
+pub use services::logs::{LogEntry, LogRing};
+pub use services::memory_json::{event_line, memory_reply, room_report};
+pub use services::memory_words::log_memory_event;
+pub use services::metrics::Metrics;
+pub use services::relay;
 
 /// Everything handlers share. Clones are cheap.
 #[derive(Clone)]
@@ -110,6 +66,7 @@ pub struct AppState {
     describe_model: DescribeModel,
     /// What Python packs add.
     pub packs: Arc<dyn Packs>,
+    pub(crate) routes: &'static [route::Route],
     /// Workers on other machines.
     pub(crate) far: Option<Arc<Front>>,
     i18n: OnceLock<Arc<str>>,
@@ -194,6 +151,7 @@ impl App {
             object_info: object_info::Cache::default(),
             describe_model,
             packs,
+            routes: table::ROUTES,
             far,
             i18n: OnceLock::new(),
             subgraphs: OnceLock::new(),

@@ -6,6 +6,7 @@ mod code;
 mod families;
 mod files;
 mod launches;
+mod layers;
 mod pages;
 
 use std::fs;
@@ -26,6 +27,7 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(families::check(&sources));
     complaints.extend(pages::check(&sources));
     complaints.extend(launches::check()?);
+    complaints.extend(layers::check(&sources));
     complaints.extend(licence_texts());
     for complaint in &complaints {
         eprintln!("tidy: {complaint}");

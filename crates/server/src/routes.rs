@@ -1,0 +1,34 @@
+//! What clients call: the table of routes, the handlers, who may call, and the server around them.
+
+pub(crate) mod dispatch;
+pub(crate) mod events_sse;
+pub(crate) mod far;
+pub(crate) mod fronts;
+pub(crate) mod guard;
+pub(crate) mod health;
+pub(crate) mod history;
+pub(crate) mod internal;
+pub(crate) mod jobs;
+pub(crate) mod memory;
+pub(crate) mod memory_load;
+pub(crate) mod middleware;
+pub(crate) mod models;
+pub(crate) mod object_info;
+pub(crate) mod openapi;
+pub(crate) mod outputs;
+pub(crate) mod pack_host;
+pub(crate) mod packs;
+pub(crate) mod page;
+pub(crate) mod prompt;
+pub(crate) mod queue;
+pub mod serve;
+pub(crate) mod settings;
+pub(crate) mod static_files;
+pub(crate) mod status_page;
+pub(crate) mod system;
+pub(crate) mod table;
+pub(crate) mod upload;
+pub(crate) mod userdata;
+pub(crate) mod view;
+pub(crate) mod websocket;
+pub(crate) mod workflow;

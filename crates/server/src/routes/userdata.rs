@@ -1,0 +1,258 @@
+//! `/userdata`: a small file store per user.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use axum::http::StatusCode;
+use fresco_files::mime;
+use fresco_files::walk::file_times;
+use fresco_files::write::{store_atomic, store_new};
+use fresco_graph::{Map, Value, map};
+
+use crate::http::error::{ApiError, disk_error, raised};
+use crate::http::request::Request;
+use crate::http::response;
+use crate::http::route::Answer;
+use crate::http::uri_text::decode;
+use crate::routes::static_files;
+use crate::routes::view::seal;
+use crate::services::tree;
+use crate::services::users::{User, file_path};
+
+fn user(request: &Request) -> Result<User, ApiError> {
+    User::of(request).ok_or_else(|| raised(StatusCode::UNAUTHORIZED))
+}
+
+/// Path relative to a root, with `/`.
+fn relative(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root)
+        .unwrap_or(path)
+        .to_string_lossy()
+        .replace('\\', "/")
+}
+
+fn info(name: &str, path: &Path) -> io::Result<Map> {
+    let meta = path.metadata()?;
+    let (modified, created) = file_times(&meta);
+    Ok(map! {"path" => name, "size" => meta.len(), "modified" => modified, "created" => created})
+}
+
+/// `GET /userdata`.
+pub(crate) async fn list(request: Request) -> Answer {
+    let user = user(&request)?;
+    let dir = request.query("dir").unwrap_or_default();
+    if dir.is_empty() {
+        return Err(ApiError::text(
+            StatusCode::BAD_REQUEST,
+            "Directory not provided",
+        ));
+    }
+    let (recurse, full, split) = (
+        request.query_true("recurse"),
+        request.query_true("full_info"),
+        request.query_true("split"),
+    );
+    let work = move |root: &Path| {
+        let path = file_path(root, &dir)
+            .map_err(|_| ApiError::text(StatusCode::FORBIDDEN, "Invalid directory"))?;
+        let missing = || ApiError::text(StatusCode::NOT_FOUND, "Directory not found");
+        if !path.is_dir() {
+            return Err(missing());
+        }
+        let items = tree::list(root, &path, recurse, false).map_err(|_| missing())?;
+        let entry = |item: tree::Item| -> Option<Value> {
+            if item.is_dir || !item.path.is_file() {
+                return None;
+            }
+            if full {
+                // A file that went meanwhile is left out.
+                return info(&item.name, &item.path).ok().map(Value::from);
+            }
+            if split {
+                let parts: Vec<&str> = std::iter::once(item.name.as_str())
+                    .chain(item.name.split('/'))
+                    .collect();
+                return Some(parts.into());
+            }
+            Some(item.name.into())
+        };
+        Ok(items.into_iter().filter_map(entry).collect::<Vec<_>>())
+    };
+    Ok(response::json(&user.in_folder(work).await?.into()))
+}
+
+/// `GET /v2/userdata`.
+pub(crate) async fn list_v2(request: Request) -> Answer {
+    let user = User::of(&request).ok_or_else(|| {
+        ApiError::text(StatusCode::FORBIDDEN, "Invalid user specified in request")
+    })?;
+    let wanted = decode(&request.query("path").unwrap_or_default(), false);
+    let work = move |root: &Path| {
+        let path = fresco_files::contain(root, &wanted)
+            .map_err(|_| ApiError::text(StatusCode::BAD_REQUEST, "Invalid path requested"))?;
+        if !path.exists() {
+            if path == root {
+                return Ok(Vec::new());
+            }
+            return Err(ApiError::text(
+                StatusCode::NOT_FOUND,
+                "Requested path not found",
+            ));
+        }
+        if !path.is_dir() {
+            return Err(ApiError::text(
+                StatusCode::BAD_REQUEST,
+                "Requested path is not a directory",
+            ));
+        }
+        let mut items = tree::list(root, &path, true, true).map_err(|_| {
+            ApiError::text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "Error reading directory contents",
+            )
+        })?;
+        items.sort_by_cached_key(|i| (!i.is_dir, i.file_name().to_lowercase()));
+        let entry = |item: tree::Item| {
+            let mut entry = map! {"name" => item.file_name(), "path" => relative(root, &item.path)};
+            if item.is_dir {
+                entry.insert("type".into(), "directory".into());
+            } else {
+                let meta = item.path.metadata().ok()?;
+                entry.extend(map! {"type" => "file", "size" => meta.len(), "modified" => file_times(&meta).0});
+            }
+            Some(Value::from(entry))
+        };
+        Ok(items.into_iter().filter_map(entry).collect::<Vec<_>>())
+    };
+    Ok(response::json(&user.in_folder(work).await?.into()))
+}
+
+/// The path of a file parameter.
+fn target(root: &Path, name: &str) -> Result<PathBuf, ApiError> {
+    let path = file_path(root, name).map_err(|_| ApiError::FORBIDDEN)?;
+    if path == root {
+        return Err(ApiError::FORBIDDEN);
+    }
+    Ok(path)
+}
+
+fn existing(root: &Path, name: &str) -> Result<PathBuf, ApiError> {
+    let path = target(root, name)?;
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(ApiError::NOT_FOUND)
+    }
+}
+
+/// `GET /userdata/{file}`.
+pub(crate) async fn get(request: Request) -> Answer {
+    let wanted = request.param(0).to_owned();
+    let path = user(&request)?
+        .in_folder(move |root| existing(root, &wanted))
+        .await?;
+    let name = path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let mut answer = static_files::file(&path, request.headers(), mime::media_type(&name)).await?;
+    seal(&mut answer, &name);
+    Ok(answer)
+}
+
+fn conflict() -> ApiError {
+    ApiError::text(StatusCode::CONFLICT, "File already exists")
+}
+
+/// Only the text `false` keeps a file from being replaced.
+fn overwrite(request: &Request) -> bool {
+    request.query("overwrite").is_none_or(|v| v != "false")
+}
+
+fn done(root: &Path, path: &Path, full: bool) -> Answer {
+    let name = relative(root, path);
+    if !full {
+        return Ok(response::json(&name.into()));
+    }
+    let info = info(&name, path)
+        .map_err(|e| ApiError::trouble(format!("cannot read back '{name}': {e}")))?;
+    Ok(response::json(&info.into()))
+}
+
+/// The name is what the disk objects to, as far as can be told: it is a folder, goes through a file, or has characters
+/// that this file system does not have.
+fn is_bad_name(error: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::NotFound
+            | Kind::AlreadyExists
+            | Kind::NotADirectory
+            | Kind::IsADirectory
+            | Kind::DirectoryNotEmpty
+            | Kind::InvalidInput
+            | Kind::InvalidFilename
+    )
+}
+
+/// `POST /userdata/{file}`.
+pub(crate) async fn post(mut request: Request) -> Answer {
+    let wanted = request.param(0).to_owned();
+    let name = wanted.clone();
+    // A bad name is refused before a large body was sent.
+    user(&request)?
+        .in_folder(move |root| target(root, &name))
+        .await?;
+    let (user, replace) = (user(&request)?, overwrite(&request));
+    let full = request.query_true("full_info");
+    let body = request.body().await?;
+    user.in_folder(move |root| {
+        let path = target(root, &wanted)?;
+        let content = body.whole();
+        let written = if replace {
+            store_atomic(&path, &content)
+        } else {
+            store_new(&path, &content)
+        };
+        match written {
+            Ok(()) => done(root, &path, full),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !replace => Err(conflict()),
+            Err(error) if is_bad_name(&error) => {
+                tracing::warn!(path = %path.display(), %error, "cannot store user data");
+                let text = "Invalid filename. Please avoid special characters like :\\/*?\"<>|";
+                Err(ApiError::text(StatusCode::BAD_REQUEST, text))
+            }
+            Err(error) => Err(disk_error("store the file", &error)),
+        }
+    })
+    .await
+}
+
+/// `DELETE /userdata/{file}`.
+pub(crate) async fn delete(request: Request) -> Answer {
+    let wanted = request.param(0).to_owned();
+    let work = move |root: &Path| {
+        std::fs::remove_file(existing(root, &wanted)?)
+            .map_err(|e| ApiError::trouble(format!("cannot delete the file: {e}")))
+    };
+    user(&request)?.in_folder(work).await?;
+    Ok(response::status(StatusCode::NO_CONTENT))
+}
+
+/// `POST /userdata/{file}/move/{dest}`.
+pub(crate) async fn rename(request: Request) -> Answer {
+    let (source, dest) = (request.param(0).to_owned(), request.param(1).to_owned());
+    let (replace, full) = (overwrite(&request), request.query_true("full_info"));
+    let work = move |root: &Path| {
+        let (source, dest) = (existing(root, &source)?, target(root, &dest)?);
+        if dest.exists() && !replace {
+            return Err(conflict());
+        }
+        let parent = dest.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let moved = parent.and_then(|()| std::fs::rename(&source, &dest));
+        moved.map_err(|e| disk_error("move the file", &e))?;
+        done(root, &dest, full)
+    };
+    user(&request)?.in_folder(work).await
+}
