@@ -18,7 +18,7 @@ use fresco_files::Folders;
 use fresco_graph::{Map, lock};
 use fresco_memory::{MemoryAnswer, MemoryCommand, ModelRegistry, Who};
 use fresco_models::detect::Families;
-use fresco_nodes::admission::{self, Asked, Verdict};
+use fresco_nodes::admission::{self, AdmissionQuery, Verdict};
 use fresco_tensor::answer_within;
 
 /// How long a new prompt waits for the sizes of its files. Without them any worker may take it.
@@ -101,7 +101,7 @@ impl MemoryRoom for Room {
         let Some((folders, families)) = &self.admission else {
             return engine::Admission::Ok;
         };
-        let asked = Asked {
+        let asked = AdmissionQuery {
             prompt: arriving.prompt,
             outputs: Some(arriving.outputs),
             cached: arriving.cached,

@@ -13,7 +13,7 @@ use fresco_tensor::{Dtype, Stored, Tensor, claim_memory};
 
 use crate::error::Result;
 use crate::lora::{Adapter, How, Kind, padded, reordered};
-use crate::store::{Beside, Keep, LooseStore, Way, WeightPatches, WeightStore};
+use crate::store::{Keep, LooseStore, SideMatrices, Way, WeightPatches, WeightStore};
 
 mod options;
 
@@ -329,7 +329,7 @@ impl Patch {
     }
 
     /// The matrices that can stand beside a layer whose weight has this shape, where that is the same.
-    fn beside(&self, shape: &[usize]) -> Option<Beside> {
+    fn beside(&self, shape: &[usize]) -> Option<SideMatrices> {
         let Change::Adapter(adapter) = &self.change else {
             return None;
         };
@@ -357,7 +357,7 @@ impl Patch {
             _ => return None,
         };
         let over_rank = adapter.alpha.map_or(1.0, |alpha| alpha / rank as f64);
-        Some(Beside {
+        Some(SideMatrices {
             up: up.clone(),
             down,
             mid: mid.clone(),
@@ -381,7 +381,7 @@ fn chain<'a>(
 
 /// Which patches of a list change the weight, and what stands beside the layer in place of the others. Those that come
 /// before one that needs the weight must be in it.
-fn split<'a>(patches: &'a [Patch], shape: &[usize]) -> (Vec<&'a Patch>, Vec<Beside>) {
+fn split<'a>(patches: &'a [Patch], shape: &[usize]) -> (Vec<&'a Patch>, Vec<SideMatrices>) {
     let last = patches.iter().rposition(Patch::needs_weight);
     let grows = patches.iter().any(|patch| {
         let changed = patch.changed_shape(shape);

@@ -115,9 +115,9 @@ pub struct DevicePlan {
     pub wanted: u64,
 }
 
-/// What is asked about.
+/// The prompt whose admission is in question.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct AdmissionQuery<'a> {
     pub prompt: &'a Map,
     /// The outputs that are wanted; none: all of the prompt.
     pub outputs: Option<&'a [Arc<str>]>,
@@ -132,7 +132,7 @@ pub fn wanted_files(
     outputs: &[Arc<str>],
     folders: &Folders,
 ) -> Vec<(Vec<PathBuf>, u64)> {
-    let asked = Asked {
+    let asked = AdmissionQuery {
         prompt,
         outputs: Some(outputs),
         cached: &[],
@@ -156,7 +156,7 @@ pub fn assess(
     families: &Families,
     registry: &ModelRegistry,
 ) -> Assessment {
-    let asked = Asked {
+    let asked = AdmissionQuery {
         prompt,
         outputs: None,
         cached: &[],
@@ -166,7 +166,7 @@ pub fn assess(
 
 /// Whether what is left to do of a prompt can run.
 pub fn assess_run(
-    asked: &Asked<'_>,
+    asked: &AdmissionQuery<'_>,
     folders: &Folders,
     families: &Families,
     registry: &ModelRegistry,

@@ -9,7 +9,7 @@ use fresco_graph::{
 };
 use fresco_memory::Need;
 use fresco_models::ModelError;
-use fresco_models::audio_encoder::{self, AudioEncoder, AudioEncoderConfig, Heard, RATE};
+use fresco_models::audio_encoder::{self, AudioEncoder, AudioEncoderConfig, AudioFeatures, RATE};
 use fresco_models::network::Lazy;
 use fresco_models::store::WeightStore;
 use fresco_tensor::{Device, Tensor};
@@ -61,7 +61,7 @@ impl Listener {
     }
 
     /// What it hears in sound of [`RATE`] samples a second.
-    fn encode(&self, sound: &Tensor, cx: &Cx) -> Result<Heard, NodeError> {
+    fn encode(&self, sound: &Tensor, cx: &Cx) -> Result<AudioFeatures, NodeError> {
         let in_use = InUse::of(cx, &[self.0.hold.handle()], Need::default())?;
         let check = || cx.check_interrupt().map_err(|_| ModelError::Cancelled);
         let heard = in_use.run(|| self.0.network.get()?.encode(sound, &check));

@@ -15,7 +15,7 @@ use fresco_tensor::Tensor;
 
 use crate::clip::Clip;
 use crate::lora::Weights as _;
-use crate::sampling::own::{OwnGuidance, told};
+use crate::sampling::own::{OwnGuidance, report_steps};
 use crate::sampling::run::{Guided, failure, steps};
 use crate::sampling::{Guider, Model, Noise, Sampler, StartNoise};
 use crate::types::{Conditioning, Latent, Sigmas, as_tensor, tensor};
@@ -317,7 +317,7 @@ fn sample(mut args: Args, cx: &Cx) -> Result<Value, NodeError> {
     let sigmas: Sigmas = args.take("sigmas")?;
     let latent: Latent = args.take("latent")?;
     let callback: Option<Value> = args.take("callback")?;
-    let mut watch = told(callback);
+    let mut watch = report_steps(callback);
     let sampled = guided.sample_watched(
         noise,
         seed,

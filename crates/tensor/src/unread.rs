@@ -62,10 +62,10 @@ struct Planes {
 
 /// All bytes of a value whose planes are read one after the other, from the first of them to the last.
 #[derive(Debug)]
-struct SharedRead(Mutex<Waiting>);
+struct SharedRead(Mutex<SharedBytes>);
 
 #[derive(Debug)]
-struct Waiting {
+struct SharedBytes {
     bytes: Option<Arc<Vec<u8>>>,
     /// Bytes of each run that were not asked for yet.
     left: usize,
@@ -73,7 +73,7 @@ struct Waiting {
 
 impl SharedRead {
     fn new(run: usize) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(Waiting {
+        Arc::new(Self(Mutex::new(SharedBytes {
             bytes: None,
             left: run,
         })))

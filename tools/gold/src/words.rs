@@ -9,12 +9,12 @@ use crate::golden::{Golden, sizes};
 impl Golden {
     /// A number by its name: a field of the golden or its config, or in the words right behind its name or right before it
     /// ("fps 25", "25 fps"). The first that is found under the first of these names.
-    pub(crate) fn said(&self, names: &[&str]) -> Result<f64> {
-        self.maybe_said(names)
+    pub(crate) fn number_in_words(&self, names: &[&str]) -> Result<f64> {
+        self.optional_number_in_words(names)
             .ok_or_else(|| anyhow!("{} does not say its {}", self.name, names.join(" or ")))
     }
 
-    pub(crate) fn maybe_said(&self, names: &[&str]) -> Option<f64> {
+    pub(crate) fn optional_number_in_words(&self, names: &[&str]) -> Option<f64> {
         let field = |name: &&str| {
             let value = self.about[*name].as_f64();
             value.or_else(|| self.config()[*name].as_f64())

@@ -178,12 +178,12 @@ fn groups(channels: usize) -> usize {
 }
 
 /// A convolution, its norm, and the activation.
-struct Looked {
+struct ConvNorm {
     conv: Arc<Conv2d>,
     norm: Arc<GroupNorm>,
 }
 
-impl Looked {
+impl ConvNorm {
     fn new(
         weights: &Walk<'_>,
         names: (&str, &str),
@@ -233,9 +233,9 @@ impl Residual {
 
 /// The same places seen from near and far, and all of them at once.
 struct WideView {
-    branches: Vec<(usize, Looked)>,
-    all: Looked,
-    join: Looked,
+    branches: Vec<(usize, ConvNorm)>,
+    all: ConvNorm,
+    join: ConvNorm,
 }
 
 impl WideView {
@@ -248,14 +248,14 @@ impl WideView {
         };
         let point = |name: &str, input: usize| {
             let weights = weights.at(name);
-            Looked::new(&weights, ("0", "1"), kernel(input, 1), 1, 0)
+            ConvNorm::new(&weights, ("0", "1"), kernel(input, 1), 1, 0)
         };
         let mut branches = Vec::new();
         for (number, reach) in reaches.iter().enumerate() {
             let weights = weights.at("branches").at(number);
             let side = if *reach == 1 { 1 } else { 3 };
             let kernel = kernel(channels, side);
-            let looked = Looked::new(&weights, ("0", "1"), kernel, 1, side / 2)?;
+            let looked = ConvNorm::new(&weights, ("0", "1"), kernel, 1, side / 2)?;
             branches.push((*reach, looked));
         }
         Ok(Self {
@@ -348,7 +348,7 @@ impl Lite {
 pub struct LiteControlNet {
     config: LiteConfig,
     device: Device,
-    first: [Looked; 3],
+    first: [ConvNorm; 3],
     residuals: Vec<Residual>,
     wide: Option<WideView>,
     proj: Arc<Conv2d>,
@@ -368,11 +368,11 @@ impl LiteControlNet {
         };
         let large = |names, out, input| {
             let kernel = kernel(out, input, STEP);
-            Looked::new(&sees, names, kernel, STEP, 0)
+            ConvNorm::new(&sees, names, kernel, STEP, 0)
         };
         let first = [
             large(("conv1", "norm1"), half, config.channels)?,
-            Looked::new(&sees, ("conv2", "norm2"), kernel(half, half, 3), 1, 1)?,
+            ConvNorm::new(&sees, ("conv2", "norm2"), kernel(half, half, 3), 1, 1)?,
             large(("conv3", "norm3"), whole, half)?,
         ];
         let residual = |number| Residual::new(&sees.at("resblocks").at(number), whole);

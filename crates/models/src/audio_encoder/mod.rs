@@ -16,9 +16,9 @@ pub use whisper::{Whisper, WhisperConfig};
 /// Samples a second that all of them take.
 pub const RATE: u32 = 16_000;
 
-/// What a network heard.
+/// What a network makes of a sound.
 #[derive(Clone, Debug)]
-pub struct Heard {
+pub struct AudioFeatures {
     /// (b, moments, width).
     pub last: Tensor,
     /// What goes into each layer, and the last.
@@ -89,7 +89,7 @@ pub enum AudioEncoder {
 
 impl AudioEncoder {
     /// What it hears in sound (b, channels, samples) of [`RATE`] samples a second.
-    pub fn encode(&self, sound: &Tensor, check: &dyn Fn() -> Result<()>) -> Result<Heard> {
+    pub fn encode(&self, sound: &Tensor, check: &dyn Fn() -> Result<()>) -> Result<AudioFeatures> {
         match self {
             Self::Wav2Vec2(net) => net.encode(sound, check),
             Self::Whisper(net) => net.encode(sound, check),

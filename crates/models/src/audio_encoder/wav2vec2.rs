@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, GroupNorm, LayerNorm, Linear, Mask, activate, gelu};
 use fresco_tensor::{Axes, Device, Tensor, WeightFile};
 
-use super::{Heard, mono};
+use super::{AudioFeatures, mono};
 use crate::error::{ModelError, Result};
 use crate::sound::{Conv1d, unnormed};
 use crate::store::{Bias, Origin, UnitOrder, Walk, WeightStore};
@@ -201,7 +201,7 @@ impl Wav2Vec2 {
         })
     }
 
-    pub fn encode(&self, sound: &Tensor, check: &dyn Fn() -> Result<()>) -> Result<Heard> {
+    pub fn encode(&self, sound: &Tensor, check: &dyn Fn() -> Result<()>) -> Result<AudioFeatures> {
         let mut line = mono(sound)?;
         let [b, samples] = *line.shape() else {
             return Err(ModelError::invalid("sound", "not one line for each item"));
@@ -250,7 +250,7 @@ impl Wav2Vec2 {
         }
         let last = x.to(&Device::cpu())?;
         states.push(last.clone());
-        Ok(Heard { last, states })
+        Ok(AudioFeatures { last, states })
     }
 
     /// What the place of each moment adds.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, Embedding, LayerNorm, Mask, activate};
 use fresco_tensor::{Device, Tensor, WeightFile};
 
-use super::{Heard, RATE, mono};
+use super::{AudioFeatures, RATE, mono};
 use crate::error::{ModelError, Result};
 use crate::sound::{Conv1d, Mel, MelBands, reflected, spectrogram};
 use crate::store::{Bias, Origin, UnitOrder, Walk, WeightStore};
@@ -152,7 +152,7 @@ impl Whisper {
         Ok(logs.map(|v| (v.max(floor) + 4.0) / 4.0))
     }
 
-    pub fn encode(&self, sound: &Tensor, check: &dyn Fn() -> Result<()>) -> Result<Heard> {
+    pub fn encode(&self, sound: &Tensor, check: &dyn Fn() -> Result<()>) -> Result<AudioFeatures> {
         let mel = self.mel(sound)?;
         check()?;
         let mut x = mel.permute(&[0, 2, 1])?.to(&self.device)?;
@@ -178,6 +178,6 @@ impl Whisper {
         }
         let last = self.norm.forward(&x)?.to(&Device::cpu())?;
         states.push(last.clone());
-        Ok(Heard { last, states })
+        Ok(AudioFeatures { last, states })
     }
 }

@@ -120,7 +120,8 @@ impl DiffusionNetwork for AuraFlowNetwork {
         let count = words.dim(1)?;
         let x = Tensor::cat(&[&words, &picture], 1)?;
         drop((words, picture));
-        let single = blocks(BlockKind::SINGLE, self.single.len()).steered(input.control, count);
+        let single =
+            blocks(BlockKind::SINGLE, self.single.len()).with_control(input.control, count);
         let x = single.run(x, |number, x| {
             self.single[number].forward(&self.norm, x, &signal)
         })?;

@@ -64,7 +64,7 @@ impl TextEncoder {
     ) -> Result<Self> {
         let mut stores = text_stores(files, device)?;
         for (found, store) in &mut stores {
-            *found = stacks::meant(kind.unwrap_or_default(), found, store);
+            *found = stacks::expected_kind(kind.unwrap_or_default(), found, store);
         }
         let found: Vec<_> = stores.iter().map(|(kind, s)| (*kind, &**s)).collect();
         let stack = stacks::choose(kind.unwrap_or_default(), &found).map_err(|reason| {

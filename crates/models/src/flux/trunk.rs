@@ -40,7 +40,7 @@ struct SharedModulation {
 }
 
 /// The modulations of one pass, for networks whose blocks have none of their own.
-enum Given {
+enum PassModulations {
     Nothing,
     Shared {
         image: Vec<Modulation>,
@@ -153,28 +153,28 @@ impl Trunk {
         Ok(Some(vector))
     }
 
-    fn given(
+    fn pass_modulations(
         &self,
         timesteps: &[f32],
         guidance: Option<&Tensor>,
         vector: Option<&Tensor>,
-    ) -> Result<Given> {
+    ) -> Result<PassModulations> {
         if let (Some(shared), Some(vector)) = (&self.shared, vector) {
-            return Ok(Given::Shared {
+            return Ok(PassModulations::Shared {
                 image: Modulation::split(&shared.image.forward(vector)?, 2)?,
                 text: Modulation::split(&shared.text.forward(vector)?, 2)?,
                 single: Modulation::split(&shared.single.forward(vector)?, 1)?,
             });
         }
         let Some(approximator) = &self.approximator else {
-            return Ok(Given::Nothing);
+            return Ok(PassModulations::Nothing);
         };
         let guidance = guidance.ok_or_else(|| {
             let reason = "this network needs a guidance value, and the conditioning disables it";
             ModelError::invalid("guidance", reason)
         })?;
         let rows = approximator.rows(timesteps, guidance.data(), &self.device)?;
-        Ok(Given::Rows(rows))
+        Ok(PassModulations::Rows(rows))
     }
 
     fn run_double(
@@ -182,16 +182,16 @@ impl Trunk {
         pair: (Tensor, Tensor),
         blocks: Blocks<'_>,
         pass: &BlockPass<'_>,
-        given: &Given,
+        given: &PassModulations,
         observer: Observer<'_>,
     ) -> Result<(Tensor, Tensor)> {
         let block = |number: usize, image: Tensor, text: Tensor| {
             let rows = match given {
-                Given::Rows(rows) => Some(rows.double(number)?),
+                PassModulations::Rows(rows) => Some(rows.double(number)?),
                 _ => None,
             };
             let pair = match (given, &rows) {
-                (Given::Shared { image, text, .. }, _) | (_, Some((image, text))) => {
+                (PassModulations::Shared { image, text, .. }, _) | (_, Some((image, text))) => {
                     Some((&image[..], &text[..]))
                 }
                 _ => None,
@@ -209,16 +209,16 @@ impl Trunk {
         x: Tensor,
         blocks: Blocks<'_>,
         pass: &BlockPass<'_>,
-        given: &Given,
+        given: &PassModulations,
         observer: Observer<'_>,
     ) -> Result<Tensor> {
         let block = |number: usize, x: Tensor| {
             let row = match given {
-                Given::Rows(rows) => Some(rows.single(number)?),
+                PassModulations::Rows(rows) => Some(rows.single(number)?),
                 _ => None,
             };
             let one = match given {
-                Given::Shared { single, .. } => single.first(),
+                PassModulations::Shared { single, .. } => single.first(),
                 _ => row.as_ref(),
             };
             self.single[number].forward(x, pass, one)
@@ -243,7 +243,7 @@ impl Trunk {
         let mut text = conditions::text_of(conds, config)?.to(&self.device)?;
         let vector = self.vector(input.timesteps, conds)?;
         let vector = vector.as_ref().map(activated);
-        let given = self.given(input.timesteps, conds.guidance, vector.as_ref())?;
+        let given = self.pass_modulations(input.timesteps, conds.guidance, vector.as_ref())?;
         if let Some(norm) = &self.text_norm {
             text = norm.forward(&text)?;
         }
@@ -268,7 +268,7 @@ impl Trunk {
         let size = [1, picture.size.0, picture.size.1];
         let blocks = |kind, blocks: usize, start: usize| {
             let blocks = Blocks::new(kind, blocks, config.heads, size, input);
-            blocks.steered(input.control, start)
+            blocks.with_control(input.control, start)
         };
         let double = blocks(BlockKind::DOUBLE, self.double.len(), 0);
         let both = (image, text);
@@ -288,7 +288,7 @@ impl Trunk {
         Ok(TrunkOutput {
             image: image.narrow(1, 0, picture.own)?,
             last: match &given {
-                Given::Rows(rows) => Some(rows.last()?),
+                PassModulations::Rows(rows) => Some(rows.last()?),
                 _ => None,
             },
             vector,

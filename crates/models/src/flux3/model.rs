@@ -190,7 +190,7 @@ impl DiffusionNetwork for Flux3Network {
             let [shift, scale, gate] = &flow.early;
             let early = blocks(BlockKind::DOUBLE, stream.early.len()).of_stream(number);
             let control = input.control.filter(|_| number == 1);
-            let early = early.steered(control, 0);
+            let early = early.with_control(control, 0);
             flow.x = early.run(flow.x.clone(), |number, x| {
                 let input = self.norm.modulated(&x, shift, scale)?;
                 Ok(add_gated(

@@ -212,7 +212,7 @@ impl DiffusionNetwork for Hunyuan3dNetwork {
         let all = Tensor::cat(&[&prompt, &x], 1)?;
         drop((prompt, x));
         let singles = blocks(BlockKind::SINGLE, self.singles.len());
-        let singles = singles.steered(input.control, first);
+        let singles = singles.with_control(input.control, first);
         let all = singles.run(all, |number, all| {
             self.single(&self.singles[number], all, &signal)
         })?;

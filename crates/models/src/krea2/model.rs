@@ -164,7 +164,7 @@ impl DiffusionNetwork for KreaNetwork {
         let rope = self.rope(count, places.grid)?;
         let (kind, heads) = (BlockKind::SINGLE, self.config.block.heads);
         let blocks = Blocks::new(kind, self.blocks.len(), heads, places.grid, input);
-        let blocks = blocks.steered(input.control, count);
+        let blocks = blocks.with_control(input.control, count);
         let x = blocks.run(x, |number, x| {
             let (level, block) = &self.blocks[number];
             block.forward(x, mask.mask(), &rope, &level.forward(&shared)?)

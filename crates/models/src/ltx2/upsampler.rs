@@ -82,7 +82,7 @@ impl UpsamplerConfig {
             Some(&[rows, _, _, _, _]) if rows == 8 * mid => Growth::Both,
             Some(&[rows, _, _, _]) if rows.is_multiple_of(mid) && rows > 0 => {
                 let times = (rows / mid).isqrt();
-                let said = said(store.metadata("config"));
+                let said = parse_scale(store.metadata("config"));
                 let kept = said.filter(|(n, _)| *n == times).map(|(_, kept)| kept);
                 Growth::Space {
                     times,
@@ -159,8 +159,8 @@ pub(crate) fn find(file: &Arc<dyn WeightFile>, device: &Device) -> Result<Option
     Ok(Some(UpscalerStore { store, config }))
 }
 
-/// What the header says: how many times, and which are kept.
-fn said(text: Option<&str>) -> Option<(usize, usize)> {
+/// The scale in a header: by how much the network enlarges, and which part of that it keeps.
+fn parse_scale(text: Option<&str>) -> Option<(usize, usize)> {
     let said: Json = serde_json::from_str(text?).ok()?;
     let scale = said["rational_spatial_scale"]
         .as_f64()

@@ -324,7 +324,7 @@ impl MiniMaxNetwork {
         let target = grid(video)?;
         let mut from = count as f64;
         let seed = input.hooks.seed;
-        given(&mut build, &mut from, &target, (item, seed), &conds)?;
+        add_references(&mut build, &mut from, &target, (item, seed), &conds)?;
         build.add(Tokens::Sound, ears(&sound, &target[1], from)?, SOUND);
         build.sound.push(sound_tokens(&sound)?);
         let (places, _) = frames(&target, video.dim(2)?, from);
@@ -363,7 +363,7 @@ impl MiniMaxNetwork {
 }
 
 /// Pictures, videos and sounds that the conditioning brings.
-fn given(
+fn add_references(
     build: &mut Build,
     from: &mut f64,
     target: &[Vec<f64>; 2],

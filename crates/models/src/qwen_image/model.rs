@@ -107,7 +107,7 @@ impl QwenNetwork {
         let size = [grid.frames, grid.rows, grid.columns];
         let (kind, at) = (BlockKind::DOUBLE, (input.hooks, input.x.shape()));
         let blocks = Blocks::of(kind, self.trunk.len(), config.heads(), size, at);
-        let (img, _) = blocks.steered(input.control, 0).run_pair_then(
+        let (img, _) = blocks.with_control(input.control, 0).run_pair_then(
             (img, txt),
             |number, img, txt| self.trunk.block(number, img, txt, &pass),
             |number, img| {

@@ -182,7 +182,7 @@ impl DiffusionNetwork for StableAudioNetwork {
     fn forward(&self, input: &NetworkInput<'_>) -> Result<Tensor> {
         let (device, config) = (&self.device, &self.config);
         let [b, _, frames] = input.x.dims3()?;
-        let (prompt, global) = self.said(&StableAudioConds::read(input.conds)?)?;
+        let (prompt, global) = self.prompt_tokens(&StableAudioConds::read(input.conds)?)?;
         let prompt = self.prompt.forward(&prompt)?;
         let mut waves = Vec::with_capacity(b * 2 * config.waves);
         for t in input.timesteps {
@@ -231,7 +231,7 @@ impl DiffusionNetwork for StableAudioNetwork {
 
 impl StableAudioNetwork {
     /// The prompt with the lengths as tokens, (b, n, c), and the lengths as one, (b, c).
-    fn said(&self, conds: &StableAudioConds<'_>) -> Result<(Tensor, Tensor)> {
+    fn prompt_tokens(&self, conds: &StableAudioConds<'_>) -> Result<(Tensor, Tensor)> {
         let device = &self.device;
         let prompt = conds.prompt;
         let prompt = prompt.to(device)?;

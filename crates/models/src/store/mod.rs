@@ -28,7 +28,7 @@ pub use origin::Origin;
 use origin::OriginError;
 pub(crate) use origin::flat_length;
 use patched::Patched;
-pub use patched::{Beside, Keep, Way, WeightPatches};
+pub use patched::{Keep, SideMatrices, Way, WeightPatches};
 pub use units::{Blocks, UnitInfo, UnitOrder};
 pub use walk::{Bias, Kernel, Layout, Walk};
 
@@ -482,7 +482,7 @@ impl WeightStore {
     fn sides(
         &self,
         key: &str,
-        make: impl Fn(&Beside, &SlotGroup) -> Result<Side, TensorError>,
+        make: impl Fn(&SideMatrices, &SlotGroup) -> Result<Side, TensorError>,
     ) -> Result<Vec<Side>> {
         let beside = self.change().map_or(&[][..], |change| change.beside(key));
         let sides = beside.iter().map(|one| make(one, &self.weights.group));

@@ -68,19 +68,19 @@ pub enum Keep {
 pub struct Way {
     pub keep: Keep,
     /// What the layer adds beside its weight.
-    pub beside: Vec<Beside>,
+    pub beside: Vec<SideMatrices>,
 }
 
 /// The matrices of a LoRA beside a layer.
 #[derive(Clone, Debug)]
-pub struct Beside {
+pub struct SideMatrices {
     pub up: Stored,
     pub down: Stored,
     pub mid: Option<Stored>,
     pub scale: f64,
 }
 
-impl Beside {
+impl SideMatrices {
     pub(super) fn matrices(&self) -> LowRank<'_> {
         LowRank {
             down: &self.down,
@@ -176,7 +176,7 @@ impl Patched {
     }
 
     /// What stands beside a layer.
-    pub(super) fn beside(&self, unit: &str) -> &[Beside] {
+    pub(super) fn beside(&self, unit: &str) -> &[SideMatrices] {
         self.way(unit).map_or(&[], |way| &way.beside)
     }
 

@@ -358,9 +358,9 @@ impl TextEncoder {
     }
 }
 
-/// What a question is about, besides its words.
+/// The pictures and sounds that come with a question.
 #[derive(Debug, Default)]
-pub struct Given<'a> {
+pub struct QuestionMedia<'a> {
     /// `(b, h, w, 3)` each.
     pub pictures: &'a [Tensor],
     /// `(b, channels, samples)` each, of [`HEARD_RATE`](super::decoder::HEARD_RATE) samples a second.
@@ -404,7 +404,7 @@ impl TextEncoder {
         &self,
         system: Option<&str>,
         prompt: &str,
-        given: &Given<'_>,
+        given: &QuestionMedia<'_>,
         thinks: bool,
     ) -> Result<String> {
         let Writer { words, turns, .. } = self.writer()?;
@@ -470,7 +470,7 @@ impl TextEncoder {
     pub fn write(
         &self,
         text: &str,
-        given: &Given<'_>,
+        given: &QuestionMedia<'_>,
         rule: &WritingRule,
         each: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<String> {

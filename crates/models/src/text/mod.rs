@@ -23,8 +23,8 @@ mod writing;
 pub use chunks::{ChunkRule, Prompt, PromptRule, PromptWeights, tokenize};
 pub use embedding::{read_embedding, unpickle_embedding};
 pub use encoder::{
-    Encoded, Given, PartOutput, PartOutputs, SavedAs, StackPart, TextEncoder, TextStack, WordsPart,
-    join_widths,
+    Encoded, PartOutput, PartOutputs, QuestionMedia, SavedAs, StackPart, TextEncoder, TextStack,
+    WordsPart, join_widths,
 };
 pub use network::{
     EncodeRule, FindText, KeptIn, LayerRule, Specials, States, TextKind, TextNetwork, TextOutput,

@@ -489,7 +489,7 @@ pub fn encode<N: RowNetwork>(
         let reason = "pictures and weights cannot be in one prompt of this text encoder";
         return Err(ModelError::invalid("prompt", reason));
     }
-    let wanted = wanted(rule.states, chosen, network);
+    let wanted = output_states(rule.states, chosen, network);
     let mut outputs = run(network, &sequences, rule, &wanted)?;
     // The vector is made from what the network gives at its end.
     let pooled = match outputs.first() {
@@ -541,7 +541,7 @@ fn empty_prompt(specials: &Specials, length: usize) -> Vec<Weighted> {
 }
 
 /// Which states the output is made of.
-fn wanted<N: RowNetwork>(states: States, chosen: Option<i64>, network: &N) -> Vec<State> {
+fn output_states<N: RowNetwork>(states: States, chosen: Option<i64>, network: &N) -> Vec<State> {
     let layers = network.layers();
     let end = if network.has_norm() {
         State::Normed(layers)

@@ -65,7 +65,8 @@ impl<'a> Blocks<'a> {
         size: [usize; 3],
         input: &NetworkInput<'a>,
     ) -> Self {
-        Self::of(kind, count, heads, size, (input.hooks, input.x.shape())).steered(input.control, 0)
+        Self::of(kind, count, heads, size, (input.hooks, input.x.shape()))
+            .with_control(input.control, 0)
     }
 
     /// For networks that get hooks and the latent's shape apart.
@@ -120,7 +121,7 @@ impl<'a> Blocks<'a> {
 
     /// With what a control network has for blocks of this kind, added to the tokens from `start` on after hooks.
     #[must_use]
-    pub fn steered(self, control: Option<&'a ControlFeatures>, start: usize) -> Self {
+    pub fn with_control(self, control: Option<&'a ControlFeatures>, start: usize) -> Self {
         let control = control.map(|control| BlockControl {
             features: control.of(self.kind),
             start,
@@ -442,7 +443,7 @@ mod tests {
         let one = Tensor::zeros([1, 1, 1]).unwrap().add_scalar(100.0);
         let list = vec![None, Some(one)];
         let control = ControlFeatures::default().with(BlockKind::DOUBLE, list);
-        let steered = blocks(&hooks).steered(Some(&control), 1);
+        let steered = blocks(&hooks).with_control(Some(&control), 1);
         assert_eq!(
             steered.run(tokens(0.0), double).unwrap().data(),
             [36.0, 136.0]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use fresco_tensor::Tensor;
-use fresco_tensor::nn::{Beside, Linear, Mask, MlpJoin};
+use fresco_tensor::nn::{Linear, Mask, MlpJoin, SideColumns};
 
 use super::attention::{Attention, Heads, Rotation};
 use super::norm::TokenRows;
@@ -22,7 +22,7 @@ pub struct ParallelBlock {
 /// What tokens see, and what stands beside it.
 pub struct ParallelSeen<'a> {
     seen: Tensor,
-    beside: Beside,
+    beside: SideColumns,
     second: &'a Linear,
 }
 
@@ -61,7 +61,7 @@ impl ParallelBlock {
         let rows = rows.into();
         let changed = self.attention.hook_rows(rows)?;
         let (all, mlp) = self.first.forward_beside(rows.into(), columns, self.mlp)?;
-        let beside = Beside::new(all.clone(), columns, mlp)?;
+        let beside = SideColumns::new(all.clone(), columns, mlp)?;
         let qkv = match &changed {
             Some([q, k, v]) => self.attention.project([q, k, v])?,
             None => self.attention.of_product(all),

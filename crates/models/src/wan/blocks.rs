@@ -43,13 +43,13 @@ struct PictureKeys {
     norm: Arc<RmsNorm>,
 }
 
-/// What blocks look at besides the video.
-pub(super) struct Beside {
+/// The tokens that blocks look at besides those of the video.
+pub(super) struct BlockContext {
     /// The prompt's tokens.
     pub(super) text: Tensor,
     /// Tokens of pictures; none where pictures are not looked at apart.
     pub(super) pictures: Option<Tensor>,
-    /// What each frame hears of somebody speaking.
+    /// For each frame, the tokens of a voice.
     pub(super) speech: Option<Tensor>,
     /// A network of its own that lets people speak.
     pub(super) talk: Option<Talking>,
@@ -131,7 +131,7 @@ impl Block {
         number: Option<usize>,
         x: Tensor,
         level: &Level,
-        beside: &Beside,
+        beside: &BlockContext,
         rope: &Rope,
     ) -> Result<Tensor> {
         let parts = self.modulation.forward(&level.blocks)?;
@@ -179,7 +179,7 @@ impl Block {
         Ok((self.self_attn.attend([q, k, v], Mask::None)?, places))
     }
 
-    fn look_beside(&self, x: Tensor, beside: &Beside) -> Result<Tensor> {
+    fn look_beside(&self, x: Tensor, beside: &BlockContext) -> Result<Tensor> {
         let qkv = self.cross_attn.qkv_to(&x, &beside.text)?;
         drop(x);
         let Some(pictures) = &self.pictures else {

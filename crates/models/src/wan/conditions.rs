@@ -74,7 +74,7 @@ pub(super) fn encode(config: &WanConfig, file: &str, args: &EncodeArgs<'_>) -> R
         conds.insert(REFERENCE, CondValue::Regular(first));
     }
     if config.sound.is_some() || config.speech.is_some() {
-        heard(config, file, args, &format, &mut conds)?;
+        add_sound(config, file, args, &format, &mut conds)?;
     }
     if config.face.is_some() {
         if let Some(pixels) = tensors.get("face_video_pixels") {
@@ -129,7 +129,7 @@ fn inside(format: &LatentFormat, latent: &Tensor) -> Result<Tensor> {
 }
 
 /// A sound, and the whole reference, earlier frames and a video to follow, where there are any.
-fn heard(
+fn add_sound(
     config: &WanConfig,
     file: &str,
     args: &EncodeArgs<'_>,

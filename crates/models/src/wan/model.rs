@@ -5,14 +5,14 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, Linear, silu};
 use fresco_tensor::{Axes, Device, Tensor};
 
-use super::blocks::{Beside, Block, Camera, Head, Level, Vision};
+use super::blocks::{Block, BlockContext, Camera, Head, Level, Vision};
 use super::conditions::{
     self, CAMERA, CONTROLS, FACE, FOLLOWED, KNOWN, MORE_FRAMES, MOTION, POSE, REFERENCE, SOUND,
     STRENGTHS, VISION,
 };
 use super::config::{CELLS, PATCH, WanConfig};
 use super::face::Face;
-use super::sound::{Heard, Sound};
+use super::sound::{Sound, SoundContext};
 use super::speech::Speech;
 use super::talk::{TalkControl, Talking};
 use crate::conds;
@@ -61,7 +61,7 @@ pub struct WanNetwork {
 struct AfterBlocks {
     /// How many tokens are the video's own.
     own: usize,
-    heard: Option<Heard>,
+    heard: Option<SoundContext>,
     face: Option<Tensor>,
 }
 
@@ -264,7 +264,7 @@ impl WanNetwork {
         &self,
         x: Tensor,
         level: &Level,
-        beside: &Beside,
+        beside: &BlockContext,
         rope: &Rope,
         (conds, after): (&WanConds<'_>, &AfterBlocks),
         (hooks, original, grid): (&Hooks, &[usize], TokenGrid),
@@ -441,8 +441,8 @@ impl WanNetwork {
         Ok((x, levels, places))
     }
 
-    /// What sound makes a frame hear, for tests: the vectors, then the tokens.
-    pub fn heard(&self, features: &Tensor, frames: usize) -> Result<Option<[Tensor; 2]>> {
+    /// The features of a sound for each frame, for tests: the vectors, then the tokens.
+    pub fn sound_features(&self, features: &Tensor, frames: usize) -> Result<Option<[Tensor; 2]>> {
         let Some(sound) = &self.sound else {
             return Ok(None);
         };
@@ -519,11 +519,11 @@ impl WanNetwork {
     }
 
     /// The prompt, and what is looked at as pictures: what a vision network saw comes before the words.
-    fn beside(&self, conds: &WanConds<'_>) -> Result<Beside> {
+    fn beside(&self, conds: &WanConds<'_>) -> Result<BlockContext> {
         let prompt = conds.prompt;
         let text = self.text.forward(&prompt.to(&self.device)?)?;
         let (Some(vision), Some(states)) = (&self.vision, conds.vision) else {
-            return Ok(Beside {
+            return Ok(BlockContext {
                 text,
                 pictures: None,
                 speech: None,
@@ -538,7 +538,7 @@ impl WanNetwork {
                 format!("there are {count} states of a picture, and too few words after them");
             return Err(ModelError::invalid("clip_vision_output", reason));
         };
-        Ok(Beside {
+        Ok(BlockContext {
             text: all.narrow(1, count, rest)?,
             pictures: Some(all.narrow(1, 0, count)?),
             speech: None,

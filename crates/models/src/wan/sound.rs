@@ -63,8 +63,8 @@ struct Listener {
     level: Arc<Linear>,
 }
 
-/// What tokens hear: of each frame some tokens, and one vector.
-pub(super) struct Heard {
+/// The sound that the tokens of a video look at: some tokens for each frame, and one vector.
+pub(super) struct SoundContext {
     /// (b * t, tokens, dim).
     local: Tensor,
     /// (b * t, 2 * dim) by listener.
@@ -168,7 +168,12 @@ impl Sound {
         Ok([whole, local])
     }
 
-    pub(super) fn hear(&self, features: &Tensor, frames: usize, device: &Device) -> Result<Heard> {
+    pub(super) fn hear(
+        &self,
+        features: &Tensor,
+        frames: usize,
+        device: &Device,
+    ) -> Result<SoundContext> {
         let [whole, local] = self.features(features, frames, device)?;
         let &[b, t, tokens, dim] = local.shape() else {
             return Err(ModelError::invalid("audio_embed", "it has no frames"));
@@ -176,7 +181,7 @@ impl Sound {
         let vectors = silu(&whole.reshape([b * t, dim])?);
         let levels = self.listeners.iter();
         let levels = levels.map(|listener| Ok(listener.level.forward(&vectors)?));
-        Ok(Heard {
+        Ok(SoundContext {
             local: local.reshape([b * t, tokens, dim])?,
             levels: levels.collect::<Result<_>>()?,
             frames: t,
@@ -184,7 +189,12 @@ impl Sound {
     }
 
     /// The tokens of the video (b, n, dim) after a block, with what they hear; none where none listen.
-    pub(super) fn after(&self, number: usize, x: &Tensor, heard: &Heard) -> Result<Option<Tensor>> {
+    pub(super) fn after(
+        &self,
+        number: usize,
+        x: &Tensor,
+        heard: &SoundContext,
+    ) -> Result<Option<Tensor>> {
         let Some(at) = self.config.after.iter().position(|n| *n == number) else {
             return Ok(None);
         };

@@ -152,9 +152,9 @@ impl TalkNetwork {
         })
     }
 
-    /// What each of `frames` latent frames hears of one speaker, (frames, tokens, width). `windows` are features around each
+    /// The tokens of one speaker for each of `frames` latent frames, (frames, tokens, width). `windows` are features around each
     /// picture, (pictures, window, values).
-    pub fn heard(&self, windows: &Tensor, frames: usize) -> Result<Tensor> {
+    pub fn frame_features(&self, windows: &Tensor, frames: usize) -> Result<Tensor> {
         let [pictures, window, values] = windows.dims3()?;
         let wrong = |reason: String| ModelError::invalid("sound to speak", reason);
         if self.config.window(values) != Some(window) {
@@ -259,7 +259,7 @@ impl Talking {
             return Err(ModelError::invalid("model patch", reason));
         }
         let each = control.windows.iter();
-        let heard = each.map(|windows| patch.heard(windows, grid[0]));
+        let heard = each.map(|windows| patch.frame_features(windows, grid[0]));
         let heard = heard.collect::<Result<Vec<_>>>()?;
         if heard.is_empty() {
             return Err(ModelError::invalid("sound to speak", "there is none"));

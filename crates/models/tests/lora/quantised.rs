@@ -106,7 +106,7 @@ fn distance(a: &Tensor, b: &Tensor) -> f64 {
 }
 
 /// The result of a store's layer for an exact weight.
-fn wanted(weight: &Tensor) -> Tensor {
+fn expected(weight: &Tensor) -> Tensor {
     let bias = Stored::from(&synthetic::weight("a.bias", &[32]).unwrap());
     let weights = [
         ("a.weight".to_owned(), Stored::from(weight)),
@@ -132,7 +132,7 @@ fn a_store_has_one_weight_with_its_packed_bytes() {
         store.linear("a").unwrap();
         assert_eq!(store.bytes(), packed, "{}", format.name());
         let kept = store.raw("a.weight").unwrap().to_f32().unwrap();
-        assert!(distance(&result(&store), &wanted(&kept)) < 1e-6);
+        assert!(distance(&result(&store), &expected(&kept)) < 1e-6);
     }
 }
 
@@ -143,7 +143,7 @@ fn merged_weights_are_rounded_to_their_format() {
         let kept = base.raw("a.weight").unwrap().to_f32().unwrap();
         let store = set(0.2, PatchMode::Merged).store(&base, PREFIX);
         assert_eq!((store.on_the_fly_units(), store.bypassed_units()), (0, 0));
-        let exact = wanted(&kept.add(&change(0.2)).unwrap());
+        let exact = expected(&kept.add(&change(0.2)).unwrap());
         let merged = result(&store);
         let bound = match format.kind() {
             RowKind::Int8 | RowKind::F8E4M3 | RowKind::Mxfp8 => 0.05,
@@ -168,7 +168,7 @@ fn beside_the_weight_nothing_is_lost() {
     for format in formats() {
         let base = base(format, &[]);
         let kept = base.raw("a.weight").unwrap().to_f32().unwrap();
-        let exact = wanted(&kept.add(&change(0.2)).unwrap());
+        let exact = expected(&kept.add(&change(0.2)).unwrap());
         let beside = set(0.2, PatchMode::Bypass).store(&base, PREFIX);
         assert_eq!((beside.on_the_fly_units(), beside.bypassed_units()), (0, 1));
         assert!(
@@ -191,7 +191,7 @@ fn blocks_get_their_changes_at_every_use() {
     let base = WeightStore::from_stored("gguf", weights.into(), Device::cpu());
     let store = set(0.2, PatchMode::Merged).store(&base, PREFIX);
     assert_eq!(store.on_the_fly_units(), 1);
-    let exact = wanted(&kept.add(&change(0.2)).unwrap());
+    let exact = expected(&kept.add(&change(0.2)).unwrap());
     assert!(distance(&result(&store), &exact) < 1e-5);
 }
 
@@ -206,9 +206,9 @@ fn input_scales_belong_to_the_weight() {
     assert_eq!(base.total_bytes(), packed);
     let kept = base.raw("a.weight").unwrap().to_f32().unwrap();
     let scaled = kept.mul(&scale).unwrap();
-    assert!(distance(&result(&base), &wanted(&scaled)) < 1e-6);
+    assert!(distance(&result(&base), &expected(&scaled)) < 1e-6);
     assert_eq!(base.bytes(), packed);
-    let exact = wanted(&scaled.add(&change(0.2)).unwrap());
+    let exact = expected(&scaled.add(&change(0.2)).unwrap());
     let beside = set(0.2, PatchMode::Bypass).store(&base, PREFIX);
     assert!(distance(&result(&beside), &exact) < 1e-5);
     let made = set(0.2, PatchMode::OnTheFly).store(&base, PREFIX);

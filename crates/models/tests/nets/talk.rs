@@ -83,7 +83,7 @@ fn what_a_frame_hears_is_the_windows_of_its_pictures() {
     let heard = network
         .of::<TalkNetwork>()
         .unwrap()
-        .heard(&windows, 2)
+        .frame_features(&windows, 2)
         .unwrap();
     assert_eq!(heard.shape(), [2, TOKENS, WIDTH]);
     let w = weights();
@@ -121,7 +121,9 @@ fn what_a_frame_hears_is_the_windows_of_its_pictures() {
     let short = synthetic::value("windows", &[4, 5, VALUES], 1.0).unwrap();
     let other = synthetic::value("windows", &[5, 3, VALUES], 1.0).unwrap();
     let network = network.of::<TalkNetwork>().unwrap();
-    assert!(network.heard(&short, 2).is_err() && network.heard(&other, 2).is_err());
+    assert!(
+        network.frame_features(&short, 2).is_err() && network.frame_features(&other, 2).is_err()
+    );
 }
 
 /// A prediction of the small network over two latent frames, with a patch beside it.

@@ -49,7 +49,7 @@ fn differing(name: &str, given: &[f32], wanted: &[f32]) -> usize {
     count
 }
 
-fn wanted(gold: &SafeTensors, name: &str) -> Vec<f32> {
+fn expected(gold: &SafeTensors, name: &str) -> Vec<f32> {
     gold.tensor(name).unwrap().data().to_vec()
 }
 
@@ -58,7 +58,7 @@ fn tables_and_time_steps() {
     let gold = tensors("schedules");
     for model in MODELS {
         let sampling = sampling_of(model);
-        let of = |what: &str| wanted(&gold, &format!("{model}/{what}"));
+        let of = |what: &str| expected(&gold, &format!("{model}/{what}"));
         let off = differing(model, sampling.sigmas(), &of("sigmas_table"));
         assert!(off * 50 <= sampling.sigmas().len(), "{model}: {off} differ");
         let levels = of("timestep_of_sigma_in");
@@ -82,7 +82,7 @@ fn every_schedule_of_the_reference() {
         let scheduler = Scheduler::named(scheduler).unwrap();
         let steps = steps.parse().unwrap();
         let given = scheduler.sigmas(&sampling_of(model), steps).unwrap();
-        off += differing(name, &given, &wanted(&gold, name));
+        off += differing(name, &given, &expected(&gold, name));
         values += given.len();
         checked += 1;
     }
@@ -107,7 +107,7 @@ fn what_ksampler_makes_of_them() {
             denoise.parse().unwrap(),
         )
         .unwrap();
-        off += differing(name, &given, &wanted(&gold, name));
+        off += differing(name, &given, &expected(&gold, name));
         values += given.len();
         checked += 1;
     }

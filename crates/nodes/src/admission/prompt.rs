@@ -14,7 +14,7 @@ use fresco_tensor::{Device, on_reader_thread};
 
 use super::files::{self, FileKind, FilePart};
 use super::room::Latent;
-use super::{Asked, ModelPlan};
+use super::{AdmissionQuery, ModelPlan};
 use crate::loaders::{CheckpointOptions, Reading};
 use crate::multigpu::advanced::{CheckpointAdvanced, CheckpointAdvancedDisTorch2};
 use crate::multigpu::bases::{self, Loader};
@@ -81,7 +81,7 @@ fn class_of(node: &Value) -> &str {
 }
 
 /// The loaders whose models are needed, in prompt order.
-pub(super) fn loader_nodes<'a>(asked: &Asked<'a>) -> Vec<LoaderNode<'a>> {
+pub(super) fn loader_nodes<'a>(asked: &AdmissionQuery<'a>) -> Vec<LoaderNode<'a>> {
     let loader = |(id, node): (&'a Arc<str>, &'a Value)| {
         let class = class_of(node);
         let (base, style) = loader_of(class)?;
@@ -102,7 +102,7 @@ pub(super) fn loader_nodes<'a>(asked: &Asked<'a>) -> Vec<LoaderNode<'a>> {
 }
 
 /// Nodes whose results or models are still needed for these outputs.
-fn used<'a>(asked: &Asked<'a>, outputs: &'a [Arc<str>]) -> BTreeSet<&'a str> {
+fn used<'a>(asked: &AdmissionQuery<'a>, outputs: &'a [Arc<str>]) -> BTreeSet<&'a str> {
     let cached: BTreeSet<&str> = asked.cached.iter().map(|id| &**id).collect();
     let mut seen = BTreeSet::new();
     let mut todo: Vec<(&str, bool)> = outputs.iter().map(|id| (&**id, false)).collect();

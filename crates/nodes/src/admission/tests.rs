@@ -8,14 +8,18 @@ use fresco_memory::{HostMemory, ModelRegistry, Policy, Probes, Reserves, Setting
 use fresco_models::detect::Families;
 use fresco_tensor::Device;
 
-use super::{Asked, Assessment, ModelPlan, Outcome, Verdict};
+use super::{AdmissionQuery, Assessment, ModelPlan, Outcome, Verdict};
 use crate::small_files::{keys, place, write};
 
 fn assess(prompt: &Map, folders: &Folders, registry: &ModelRegistry) -> Assessment {
     super::assess(prompt, folders, &Families::default(), registry)
 }
 
-fn assess_run(asked: &Asked<'_>, folders: &Folders, registry: &ModelRegistry) -> Assessment {
+fn assess_run(
+    asked: &AdmissionQuery<'_>,
+    folders: &Folders,
+    registry: &ModelRegistry,
+) -> Assessment {
     super::assess_run(asked, folders, &Families::default(), registry)
 }
 
@@ -336,7 +340,7 @@ fn what_is_not_needed_is_not_counted() {
                 .collect::<Vec<Arc<str>>>()
         };
         let (outputs, cached) = (outputs.map(owned), owned(cached));
-        let asked = Asked {
+        let asked = AdmissionQuery {
             prompt: &prompt,
             outputs: outputs.as_deref(),
             cached: &cached,

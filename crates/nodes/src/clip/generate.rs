@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fresco_graph::{Cx, Input, Map, Node, NodeError, NodeOutput, NodeResult, Output, Twin, Value};
 use fresco_memory::Need;
 use fresco_models::text::decoder::HEARD_RATE;
-use fresco_models::text::{Draw, Given, WritingRule};
+use fresco_models::text::{Draw, QuestionMedia, WritingRule};
 use fresco_tensor::{Crop, ResizeMethod, Tensor};
 
 use super::{Clip, required};
@@ -124,7 +124,7 @@ pub(super) struct TextGenerate {
 impl Node for TextGenerate {
     fn run(self, cx: &Cx) -> NodeResult {
         let clip = required(self.clip)?;
-        let sounds = self.audio.as_ref().map(heard).transpose()?;
+        let sounds = self.audio.as_ref().map(audible_samples).transpose()?;
         let sounds: Vec<Tensor> = sounds.into_iter().collect();
         let mut pictures = Vec::new();
         if let Some(Image(image)) = &self.image {
@@ -138,7 +138,7 @@ impl Node for TextGenerate {
             }
         }
         let encoder = clip.encoder();
-        let given = Given {
+        let given = QuestionMedia {
             pictures: &pictures,
             sounds: &sounds,
         };
@@ -211,8 +211,8 @@ fn seen(image: &Tensor) -> Result<Tensor, NodeError> {
     fit_by(&image, side(w), side(h), ResizeMethod::Area, Crop::Disabled)
 }
 
-/// A sound with as many samples as models listen to.
-fn heard(audio: &Audio) -> Result<Tensor, NodeError> {
+/// A sound at the rate of the models that listen, cut to the longest that they take.
+fn audible_samples(audio: &Audio) -> Result<Tensor, NodeError> {
     // More than half a minute is not listened to.
     let audio = audio.part(0.0, 31.0)?;
     resample(audio.waveform()?, audio.sample_rate()?, HEARD_RATE)

@@ -87,15 +87,15 @@ impl Node for ConditioningLoader {
     }
 }
 
-/// What an option of a conditioning is in a file.
-enum Kept {
+/// The form in which a file holds an option of a conditioning.
+enum StoredOption {
     One(Tensor),
     List(Vec<Tensor>),
     Plain(Value),
     Nothing,
 }
 
-fn kept(key: &str, value: &Value) -> Result<Kept, NodeError> {
+fn kept(key: &str, value: &Value) -> Result<StoredOption, NodeError> {
     let refused = || {
         NodeError::value_error(format!(
             "the option '{key}' of the conditioning cannot be saved: {}",
@@ -103,16 +103,16 @@ fn kept(key: &str, value: &Value) -> Result<Kept, NodeError> {
         ))
     };
     if let Some(one) = as_tensor(value) {
-        return Ok(Kept::One(one.clone()));
+        return Ok(StoredOption::One(one.clone()));
     }
     match value {
-        Value::Null => Ok(Kept::Nothing),
+        Value::Null => Ok(StoredOption::Nothing),
         Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) => {
-            Ok(Kept::Plain(value.clone()))
+            Ok(StoredOption::Plain(value.clone()))
         }
         Value::List(list) => {
             let all: Option<Vec<Tensor>> = list.iter().map(|v| as_tensor(v).cloned()).collect();
-            all.map(Kept::List).ok_or_else(refused)
+            all.map(StoredOption::List).ok_or_else(refused)
         }
         _ => Err(refused()),
     }
@@ -147,16 +147,16 @@ impl Node for SaveConditioning {
         let mut plain = Map::new();
         for (key, value) in &cond.options {
             match kept(key, value)? {
-                Kept::One(one) => tensors.push((key.to_string(), one)),
-                Kept::List(list) => tensors.extend(
+                StoredOption::One(one) => tensors.push((key.to_string(), one)),
+                StoredOption::List(list) => tensors.extend(
                     list.into_iter()
                         .enumerate()
                         .map(|(i, one)| (format!("{key}.{i}"), one)),
                 ),
-                Kept::Plain(value) => {
+                StoredOption::Plain(value) => {
                     plain.insert(Arc::clone(key), value);
                 }
-                Kept::Nothing => {}
+                StoredOption::Nothing => {}
             }
         }
         let mut text = Vec::new();

@@ -15,8 +15,8 @@ use fresco_tensor::{Device, TensorError};
 use crate::loaders::find_model;
 use crate::resident::{Component, InUse, content, registry, who};
 
-/// A file that the memory room knows.
-pub(crate) struct Kept {
+/// A LoRA file in the memory room.
+pub(crate) struct LoraEntry {
     file: LoraFile,
     /// What was reported about it.
     reported: Mutex<BTreeSet<u64>>,
@@ -78,7 +78,7 @@ impl Weights for FileWeights {
 
 /// A file in use.
 pub(crate) struct Lora {
-    kept: Arc<Kept>,
+    kept: Arc<LoraEntry>,
     _in_use: InUse,
     _handle: Handle,
 }
@@ -110,7 +110,7 @@ pub(crate) fn open_lora_at(cx: &Cx, path: &Path) -> Result<Lora, NodeError> {
     let (registry, who) = (registry(cx), who(cx));
     let opened = registry.open(&who, &key, "LoraFile", || {
         let file = LoraFile::open(path)?;
-        let kept = Kept {
+        let kept = LoraEntry {
             file: file.clone(),
             reported: Mutex::default(),
         };

@@ -19,9 +19,9 @@ use crate::vae::{Vae, fit_by};
 /// How a picture stands in a text.
 const PICTURE: &str = "<|vision_start|><|image_pad|><|vision_end|>";
 
-/// What a prompt brings beside its words.
+/// The pictures and sounds of a prompt.
 #[derive(Default)]
-struct Given {
+struct PromptMedia {
     /// Before the prompt, with a mark for each picture.
     text: String,
     pictures: Vec<Tensor>,
@@ -29,7 +29,7 @@ struct Given {
     kinds: Vec<Kind>,
 }
 
-impl Given {
+impl PromptMedia {
     fn add(&mut self, latent: Tensor, kind: Kind) {
         self.latents.push(latent);
         self.kinds.push(kind);
@@ -129,7 +129,7 @@ impl Node for MiniMaxH3ImageToVideo {
     fn run(self, cx: &Cx) -> NodeResult {
         let (width, height) = (whole_side(self.width), whole_side(self.height));
         let frames = super::whole_frames(self.length);
-        let mut given = Given::default();
+        let mut given = PromptMedia::default();
         let ends = [
             (&self.first_frame, 0, Crop::Disabled),
             (&self.last_frame, frames - 1, Crop::Center),
@@ -176,7 +176,7 @@ fn smaller(image: &Tensor, pixels: usize) -> Result<Tensor, NodeError> {
 }
 
 /// The latent of a sound.
-fn heard(vae: Option<&Vae>, audio: &Audio, cx: &Cx) -> Result<Tensor, NodeError> {
+fn sound_latent(vae: Option<&Vae>, audio: &Audio, cx: &Cx) -> Result<Tensor, NodeError> {
     let model = vae.and_then(|vae| vae.0.sound()).ok_or_else(|| {
         NodeError::value_error("sounds to be like need the audio VAE: connect audio_vae")
     })?;
@@ -270,7 +270,7 @@ impl Node for MiniMaxH3ReferenceToVideo {
             "max" => LARGEST,
             _ => width * height,
         };
-        let mut given = Given::default();
+        let mut given = PromptMedia::default();
         let images = self.ref_images.take().map_or_else(Vec::new, |list| list.0);
         for (at, reference) in images.into_iter().enumerate() {
             let (image, shown) = match &reference {
@@ -303,7 +303,10 @@ impl Node for MiniMaxH3ReferenceToVideo {
             if let Some(track) = tracks.get(at) {
                 sounds += 1;
                 given.name(&format!("<Audio {sounds}>: "));
-                given.add(heard(self.audio_vae.as_ref(), track, cx)?, Kind::Soundtrack);
+                given.add(
+                    sound_latent(self.audio_vae.as_ref(), track, cx)?,
+                    Kind::Soundtrack,
+                );
             }
             given.name(&format!("<Video {}>: ", at + 1));
             for frame in (0..count).step_by(SEEN_EVERY) {
@@ -318,7 +321,10 @@ impl Node for MiniMaxH3ReferenceToVideo {
         for audio in self.ref_audios.take().map_or_else(Vec::new, |list| list.0) {
             sounds += 1;
             given.name(&format!("<Audio {sounds}>: "));
-            given.add(heard(self.audio_vae.as_ref(), &audio, cx)?, Kind::Sound);
+            given.add(
+                sound_latent(self.audio_vae.as_ref(), &audio, cx)?,
+                Kind::Sound,
+            );
         }
         let positive = given.encode(&self.clip, &self.prompt, cx)?;
         let latent = empty(width, height, self.length)?;
@@ -390,7 +396,7 @@ impl Node for MiniMaxH3AddGuide {
             kinds.push(Kind::Frame(at as usize));
         }
         if let Some(audio) = &self.audio {
-            given.push(heard(self.audio_vae.as_ref(), audio, cx)?);
+            given.push(sound_latent(self.audio_vae.as_ref(), audio, cx)?);
             kinds.push(Kind::Sound);
         }
         Ok(NodeOutput::one(with_latents(self.positive, given, &kinds)))

@@ -65,7 +65,7 @@ impl Node for AnimaLLLiteApply {
         let mask = mask
             .map(|mask| first_of(&mask_planes(&mask.0)?))
             .transpose()?;
-        model.additions.push(Arc::new(Steered {
+        model.additions.push(Arc::new(AppliedPatch {
             mask,
             masked: config.masked,
             patch: self.model_patch,
@@ -86,7 +86,7 @@ fn first_of(list: &Tensor) -> Result<Tensor, NodeError> {
 }
 
 /// A control net on a model.
-struct Steered {
+struct AppliedPatch {
     patch: ModelPatch,
     /// (1, 3, h, w)
     image: Tensor,
@@ -99,7 +99,7 @@ struct Steered {
     made: LastMade,
 }
 
-impl Steered {
+impl AppliedPatch {
     /// The picture (1, h, w, channels) in -1..1 at the size of a run.
     fn picture(&self, (width, height): (usize, usize)) -> Result<Tensor, NodeError> {
         let sized = |x: &Tensor, method| -> Result<Tensor, NodeError> {
@@ -122,7 +122,7 @@ impl Steered {
     }
 }
 
-impl ModelAddition for Steered {
+impl ModelAddition for AppliedPatch {
     fn handle(&self) -> Option<&Handle> {
         self.patch.handle()
     }

@@ -63,7 +63,7 @@ impl Node for ZImageFunControlnet {
             )));
         }
         let mask = self.mask.map(|mask| kept_planes(&mask.0)).transpose()?;
-        model.additions.push(Arc::new(Steered {
+        model.additions.push(Arc::new(AppliedPatch {
             patch: self.model_patch,
             vae: self.vae,
             strength: self.strength as f32,
@@ -86,7 +86,7 @@ struct Inpainting {
 }
 
 /// A control net on a model.
-struct Steered {
+struct AppliedPatch {
     patch: ModelPatch,
     vae: Vae,
     strength: f32,
@@ -96,7 +96,7 @@ struct Steered {
     made: LastMade,
 }
 
-impl Steered {
+impl AppliedPatch {
     /// A picture at the size of the run, grey where there is none.
     fn picture(
         image: Option<&Tensor>,
@@ -157,7 +157,7 @@ impl Steered {
     }
 }
 
-impl ModelAddition for Steered {
+impl ModelAddition for AppliedPatch {
     fn handle(&self) -> Option<&Handle> {
         self.patch.handle()
     }

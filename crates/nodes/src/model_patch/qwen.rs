@@ -71,7 +71,7 @@ impl Node for QwenImageDiffsynthControlnet {
             )));
         }
         let [_, _, _, colours] = self.image.0.dims4()?;
-        model.additions.push(Arc::new(Steered {
+        model.additions.push(Arc::new(AppliedPatch {
             patch: self.model_patch,
             vae: self.vae,
             strength: self.strength as f32,
@@ -85,7 +85,7 @@ impl Node for QwenImageDiffsynthControlnet {
 }
 
 /// A patch on a model.
-struct Steered {
+struct AppliedPatch {
     patch: ModelPatch,
     vae: Vae,
     strength: f32,
@@ -98,7 +98,7 @@ struct Steered {
     made: LastMade,
 }
 
-impl Steered {
+impl AppliedPatch {
     /// The hint for a run over latents of so many rows and columns.
     fn hint(&self, (rows, columns): (usize, usize), cx: &Cx) -> Result<Tensor, NodeError> {
         let ratio = self.vae.ratio()?;
@@ -132,7 +132,7 @@ impl Steered {
     }
 }
 
-impl ModelAddition for Steered {
+impl ModelAddition for AppliedPatch {
     fn handle(&self) -> Option<&Handle> {
         self.patch.handle()
     }

@@ -51,7 +51,7 @@ impl Node for QwenImage21Cache {
             );
         }
         if self.device != "off" {
-            model.additions.push(Arc::new(Kept {
+            model.additions.push(Arc::new(CacheOption {
                 in_main_memory: self.device == "cpu",
             }));
         }
@@ -59,11 +59,11 @@ impl Node for QwenImage21Cache {
     }
 }
 
-struct Kept {
+struct CacheOption {
     in_main_memory: bool,
 }
 
-impl ModelAddition for Kept {
+impl ModelAddition for CacheOption {
     fn handle(&self) -> Option<&Handle> {
         None
     }

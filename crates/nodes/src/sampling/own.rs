@@ -159,8 +159,8 @@ pub struct OwnGuider {
     pub loops: bool,
 }
 
-/// Tells a function of another process of every step.
-pub(crate) fn told(
+/// Reports every step to a function of another process.
+pub(crate) fn report_steps(
     callback: Option<Value>,
 ) -> impl FnMut(&SampleStep<'_>) -> Result<(), NodeError> {
     move |step| {
@@ -235,7 +235,7 @@ impl OwnGuider {
                 latent = latent.with_tensor("noise_mask", mask.clone());
             }
             let seed = given[5].as_int().map_or(seed, |seed| seed as u64);
-            let mut tell = told(Some(given[6].clone()));
+            let mut tell = report_steps(Some(given[6].clone()));
             let mut each = |step: &SampleStep<'_>| {
                 watch(step)?;
                 tell(step)

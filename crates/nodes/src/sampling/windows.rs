@@ -7,8 +7,8 @@ use fresco_models::denoise::{ContextWindows, WindowFuse, WindowSchedule};
 
 use super::Model;
 
-/// What both nodes are told.
-struct Asked<'a> {
+/// The inputs that both nodes have in common.
+struct WindowInputs<'a> {
     length: usize,
     overlap: usize,
     schedule: &'a str,
@@ -19,7 +19,7 @@ struct Asked<'a> {
     free_noise: bool,
 }
 
-fn windowed(mut model: Model, asked: &Asked<'_>) -> NodeResult {
+fn windowed(mut model: Model, asked: &WindowInputs<'_>) -> NodeResult {
     let unknown = |what: &str, name: &str| {
         NodeError::value_error(format!("there is no {what} called {name:?}"))
     };
@@ -82,7 +82,7 @@ pub struct ContextWindowsManual {
 
 impl Node for ContextWindowsManual {
     fn run(self, _: &Cx) -> NodeResult {
-        let asked = Asked {
+        let asked = WindowInputs {
             length: self.context_length,
             overlap: self.context_overlap,
             schedule: &self.context_schedule,
@@ -146,7 +146,7 @@ fn latent_frames(pictures: usize) -> usize {
 
 impl Node for LongFilmWindows {
     fn run(self, _: &Cx) -> NodeResult {
-        let asked = Asked {
+        let asked = WindowInputs {
             length: latent_frames(self.context_length).max(1),
             overlap: latent_frames(self.context_overlap),
             schedule: &self.context_schedule,

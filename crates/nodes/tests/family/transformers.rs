@@ -243,7 +243,7 @@ fn loras_of_other_namings_fit() {
 }
 
 /// The inputs of the node that steers, without pictures.
-fn steered(room: &Room, model: &Value, strength: f64) -> Map {
+fn control_inputs(room: &Room, model: &Value, strength: f64) -> Map {
     let patch = room.call("ModelPatchLoader", map! {"name" => "control.safetensors"});
     let vae = room.call("VAELoader", map! {"vae_name" => "vae.safetensors"});
     map! {"model" => model.clone(), "model_patch" => patch, "vae" => vae, "strength" => strength}
@@ -274,7 +274,7 @@ fn control_nets_steer_z_image() {
         };
         let mask = tensor(Tensor::from_fn([1, 64, 48], |i| (i % 48 / 24) as f32).unwrap());
         let steer = |strength: f64, more: Map| {
-            let inputs = with(steered(&room, &model, strength), more);
+            let inputs = with(control_inputs(&room, &model, strength), more);
             room.sample(room.call("ZImageFunControlnet", inputs), text())
         };
         let off = steer(0.0, map! {"image" => picture("hint", 48)});
@@ -282,7 +282,7 @@ fn control_nets_steer_z_image() {
         let edges = steer(1.0, map! {"image" => picture("hint", 48)});
         // The node of Qwen-Image takes such patches too.
         let inputs = with(
-            steered(&room, &model, 1.0),
+            control_inputs(&room, &model, 1.0),
             map! {"image" => picture("hint", 48)},
         );
         let same = room.sample(room.call("QwenImageDiffsynthControlnet", inputs), text());
@@ -400,7 +400,7 @@ fn patches_say_what_they_are_for() {
     room.file("model_patches/other.safetensors", &weights("vae_kl_small"));
     room.file("vae/vae.safetensors", &weights("vae_ae16_small"));
     let model = room.model(&weights("newbie_small"));
-    let inputs = steered(&room, &model, 1.0);
+    let inputs = control_inputs(&room, &model, 1.0);
     let error = room.try_call("ZImageFunControlnet", inputs).unwrap_err();
     assert!(error.message().contains("Z-Image"), "{}", error.message());
     let error = room.try_call("ModelPatchLoader", map! {"name" => "other.safetensors"});
@@ -418,7 +418,7 @@ fn patches_say_what_they_are_for() {
     );
     room.file("vae/vae.safetensors", &weights("vae_kl_small"));
     let model = room.model(&weights("z_image_small"));
-    let inputs = steered(&room, &model, 1.0);
+    let inputs = control_inputs(&room, &model, 1.0);
     let error = room.try_call("ZImageFunControlnet", inputs).unwrap_err();
     assert!(error.message().contains("VAE"), "{}", error.message());
     assert!(Model::from_value(model).is_ok());

@@ -20,7 +20,7 @@ pub(crate) fn registry() -> NodeRegistry {
 }
 
 /// What a case's node gave: one list per slot, and what it shows.
-pub(crate) type Given = (Vec<Vec<Value>>, Option<Map>);
+pub(crate) type NodeResult = (Vec<Vec<Value>>, Option<Map>);
 
 /// Spreads the inputs, calls the class, gathers the results.
 pub(crate) fn call(
@@ -28,7 +28,7 @@ pub(crate) fn call(
     case: &Case,
     registry: &NodeRegistry,
     resources: Arc<Resources>,
-) -> Result<Given, NodeError> {
+) -> Result<NodeResult, NodeError> {
     let schema = class.schema();
     let lists = inputs::lists(case, registry);
     let supplied: Map = lists

@@ -372,13 +372,13 @@ pub enum MlpJoin {
 
 /// Columns beside those of attention, which join what attention has seen.
 #[derive(Debug)]
-pub struct Beside {
+pub struct SideColumns {
     columns: Tensor,
     /// Where they begin in each row and what becomes of them, as long as that is left to do.
     left: Option<(usize, MlpJoin)>,
 }
 
-impl Beside {
+impl SideColumns {
     /// The columns of (b, n, ..) from `first` on. The processor does its work now, so that it keeps nothing but the result; a
     /// GPU does it in [`Self::join`], in one pass.
     pub fn new(wide: Tensor, first: usize, kind: MlpJoin) -> Result<Self> {
@@ -534,10 +534,10 @@ mod tests {
             (MlpJoin::GateLast, swiglu(&b, &a).unwrap()),
         ];
         for (kind, expected) in all {
-            let beside = Beside::new(wide.clone(), 4, kind).unwrap();
+            let beside = SideColumns::new(wide.clone(), 4, kind).unwrap();
             let found = beside.join(&seen).unwrap();
             assert_eq!(found, Tensor::cat(&[&seen, &expected], 2).unwrap());
         }
-        assert!(Beside::new(wide, 11, MlpJoin::GeluTanh).is_err());
+        assert!(SideColumns::new(wide, 11, MlpJoin::GeluTanh).is_err());
     }
 }

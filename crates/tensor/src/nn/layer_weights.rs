@@ -93,15 +93,15 @@ enum Bias {
 }
 
 /// The values of a layer on a device, for one use.
-struct Here {
+struct DeviceValues {
     values: Arc<Contents>,
-    /// Where the bias is, if not there.
+    /// The contents with the bias, if it is not in `values`.
     own: Option<Arc<Contents>>,
-    /// Its place.
+    /// The place of the bias in its contents.
     bias: Option<usize>,
 }
 
-impl Here {
+impl DeviceValues {
     /// The values of which the bias is one.
     fn of_bias(&self) -> &Contents {
         self.own.as_ref().unwrap_or(&self.values)
@@ -349,7 +349,7 @@ impl LayerWeights {
         weight + bias + scale
     }
 
-    fn here(&self, device: &Device) -> Result<Here> {
+    fn here(&self, device: &Device) -> Result<DeviceValues> {
         let values = self.slot.at(device)?;
         let (bias, own) = match &self.bias {
             Bias::None => (None, None),
@@ -357,7 +357,7 @@ impl LayerWeights {
             Bias::Own(slot) if Arc::ptr_eq(slot, &self.slot) => (Some(0), None),
             Bias::Own(slot) => (Some(0), Some(slot.at(device)?)),
         };
-        Ok(Here { values, own, bias })
+        Ok(DeviceValues { values, own, bias })
     }
 
     /// Whether a GPU multiplies inputs of a format with the weight as it is.
@@ -383,7 +383,7 @@ impl LayerWeights {
         body: impl FnOnce(&[WeightWithBias<'_>]) -> Result<R>,
     ) -> Result<R> {
         let here = layers.iter().map(|layer| layer.here(device));
-        let here: Vec<Here> = here.collect::<Result<_>>()?;
+        let here: Vec<DeviceValues> = here.collect::<Result<_>>()?;
         let found = here
             .iter()
             .map(|here| Ok((here.values.gpu(MATRIX)?, here.gpu_bias()?)));

@@ -29,7 +29,7 @@ pub use conv::{Conv2d, Padding};
 pub use conv3d::{Conv3d, Keeping};
 pub use delta::{DeltaInput, DeltaMemory, DeltaSizes, gated_delta};
 pub use heads::{
-    Beside, HeadPart, HeadRope, HeadSource, MlpJoin, ReadyHeads, join_heads, join_pair,
+    HeadPart, HeadRope, HeadSource, MlpJoin, ReadyHeads, SideColumns, join_heads, join_pair,
 };
 pub use layer_weights::MakeWeight;
 pub use linear::{After, LayerInput, Linear, ModulatedRows};

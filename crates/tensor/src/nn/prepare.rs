@@ -12,12 +12,12 @@ use crate::lock::lock;
 use crate::narrow::Narrow;
 use crate::stored::Stored;
 
-/// A matrix that waits: its form, and the taps of its kernel.
-type Waiting = (Weak<Mutex<Form>>, usize);
+/// A matrix in the queue: its form, and the taps of its kernel.
+type QueuedMatrix = (Weak<Mutex<Form>>, usize);
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedMatrix>,
     /// Whether somebody works on it.
     busy: bool,
 }
@@ -42,7 +42,7 @@ pub(super) fn prepare(form: &Arc<Mutex<Form>>, taps: usize) {
     }
 }
 
-fn next() -> Option<Waiting> {
+fn next() -> Option<QueuedMatrix> {
     let mut queue = lock(&QUEUE);
     let next = queue.waiting.pop_front();
     queue.busy = next.is_some();

@@ -3,7 +3,7 @@
 use fresco_tensor::formats::{GridKind, Levels, RowFormat, RowKind};
 use fresco_tensor::gpu::Format;
 use fresco_tensor::nn::{
-    Act, After, Beside, LayerInput, LayerNorm, Linear, MlpJoin, ModulatedRows,
+    Act, After, LayerInput, LayerNorm, Linear, MlpJoin, ModulatedRows, SideColumns,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor};
 
@@ -270,7 +270,7 @@ fn columns_beside_attention_are_as_on_the_processor() {
                     let kind = MlpJoin::GeluTanh;
                     let (all, kind) =
                         first[at].forward_beside(LayerInput::Rows(x), 3 * width, kind)?;
-                    let beside = Beside::new(all, 3 * width, kind)?;
+                    let beside = SideColumns::new(all, 3 * width, kind)?;
                     beside.through(&second[at], seen, x.clone(), gate)
                 };
                 let expected = through(0, &x_here, &seen_here, &gate_here).unwrap();

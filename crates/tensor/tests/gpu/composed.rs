@@ -3,8 +3,8 @@
 
 use fresco_tensor::gpu::{Format, with_composed_fusions};
 use fresco_tensor::nn::{
-    self, Act, After, Beside, Conv2d, GroupNorm, HeadPart, HeadSource, LayerInput, LayerNorm,
-    Linear, Mask, MlpJoin, ModulatedRows, Padding, ReadyHeads, RmsNorm, concat_channels,
+    self, Act, After, Conv2d, GroupNorm, HeadPart, HeadSource, LayerInput, LayerNorm, Linear, Mask,
+    MlpJoin, ModulatedRows, Padding, ReadyHeads, RmsNorm, SideColumns, concat_channels,
 };
 use fresco_tensor::{Device, Dtype, Stored, Tensor};
 
@@ -208,7 +208,7 @@ fn attention_composes_what_stands_around_it() {
             let (gate, gate_here) = on_both(&gate, &device);
             let through = |at: usize, [x, seen, gate]: [&Tensor; 3]| {
                 let (all, kind) = first[at].forward_beside(LayerInput::Rows(x), 3 * width, kind)?;
-                let beside = Beside::new(all, 3 * width, kind)?;
+                let beside = SideColumns::new(all, 3 * width, kind)?;
                 beside.through(&second[at], seen, x.clone(), gate)
             };
             let found = with_composed_fusions(|| through(1, [&x, &seen, &gate]));

@@ -1,5 +1,5 @@
 use fresco_tensor::nn::{
-    self, Beside, HeadPart, HeadRope, HeadSource, Mask, MlpJoin, ReadyHeads, RmsNorm,
+    self, HeadPart, HeadRope, HeadSource, Mask, MlpJoin, ReadyHeads, RmsNorm, SideColumns,
 };
 use fresco_tensor::{Dtype, Stored, Tensor};
 
@@ -100,7 +100,7 @@ fn columns_join_attention() {
         ];
         for kind in [MlpJoin::GeluTanh, MlpJoin::GateFirst, MlpJoin::GateLast] {
             checks.run(&format!("{kind:?}"), &inputs, |t| {
-                Beside::new(t[1].clone(), first, kind)?.join(&t[0])
+                SideColumns::new(t[1].clone(), first, kind)?.join(&t[0])
             });
         }
     }

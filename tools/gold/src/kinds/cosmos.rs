@@ -104,7 +104,7 @@ fn anima(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
         ("attention_mask", mask),
     ]);
     let x = golden.tensor("x")?;
-    let level = golden.said(&["timestep"])? as f32;
+    let level = golden.number_in_words(&["timestep"])? as f32;
     let levels = vec![level; x.dim(0)?];
     report.check("out.velocity", &pass::forward(&net, &x, &levels, &conds)?)
 }

@@ -50,8 +50,8 @@ fn run(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> 
 
 fn cases(golden: &Golden, kind: &str, net: &Flux3Network, report: &mut Report<'_>) -> Result<()> {
     // The level of the golden and, of distilled networks, the one after it.
-    let level = golden.said(&["timestep"])? as f32;
-    let after = golden.maybe_said(&["target timestep", "target_timestep"]);
+    let level = golden.number_in_words(&["timestep"])? as f32;
+    let after = golden.optional_number_in_words(&["target timestep", "target_timestep"]);
     let schedule: Vec<f32> = [Some(level), after.map(|n| n as f32), Some(0.0)]
         .into_iter()
         .flatten()

@@ -104,7 +104,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     let grid = ["frames", "height", "width"].map(|name| number(geometry, name));
     let [frames, rows, columns] = grid;
     let grid = [frames?, rows?, columns?];
-    let rate = golden.said(&["fps", "frame_rate"])? as f32;
+    let rate = golden.number_in_words(&["fps", "frame_rate"])? as f32;
     for (version, said) in configs {
         let mut list: BTreeMap<String, Vec<usize>> = golden.keys()?.into_iter().collect();
         if let Some(missing) = golden.about["keys_missing"][version].as_array() {

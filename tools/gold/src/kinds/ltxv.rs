@@ -83,7 +83,7 @@ fn from_conditioning(golden: &Golden, device: &Device, report: &mut Report<'_>) 
     let mask = golden.tensor("mask")?;
     plain.tensors.insert("attention_mask".into(), mask);
     let mut full = plain.clone();
-    let rate = golden.said(&["frame_rate"])?;
+    let rate = golden.number_in_words(&["frame_rate"])?;
     full.numbers.insert("frame_rate".into(), rate);
     let known = golden.tensor("denoise_mask")?;
     for (name, cond, known) in [

@@ -26,8 +26,8 @@ pub(super) static KINDS: &[Kind] = &[
     Kind::diffusion("Lumina 2", "Lumina 2, Z-Image or NewBie", network),
 ];
 
-/// What shapes do not say is in the config.
-fn told(config: LuminaConfig, about: &Value) -> Result<LuminaConfig> {
+/// Adds what shapes do not say, from the config of the golden.
+fn complete_config(config: LuminaConfig, about: &Value) -> Result<LuminaConfig> {
     let number = |name: &str| about[name].as_u64().map(|n| n as usize);
     Ok(LuminaConfig {
         axes: sizes(&about["axes_dims"]).context("axes_dims")?,
@@ -72,7 +72,7 @@ fn run(
 
 fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()> {
     let store = golden.store(device)?;
-    let config = told(LuminaConfig::detect(&store)?, golden.config())?;
+    let config = complete_config(LuminaConfig::detect(&store)?, golden.config())?;
     let net = build(&store, &config)?;
     let hooks = hooks::of::<NextDit>();
     report.check("out", &run(&net, golden, true, &hooks)?)?;
@@ -82,8 +82,12 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     Ok(())
 }
 
-/// The network that is steered has as many keys as its config says, all made up from their names.
-fn steered(golden: &Golden, control: &ControlConfig, device: &Device) -> Result<NextDit> {
+/// The network that a control net acts on: it has as many keys as its config says, all made up from their names.
+fn controlled_network(
+    golden: &Golden,
+    control: &ControlConfig,
+    device: &Device,
+) -> Result<NextDit> {
     let base = &golden.config()["base"];
     let number = |name: &str| {
         let found = base[name].as_u64().map(|n| n as usize);
@@ -103,7 +107,7 @@ fn steered(golden: &Golden, control: &ControlConfig, device: &Device) -> Result<
         pad: Some(number("pad_tokens_multiple")?),
         pooled: None,
     };
-    let config = told(config, base)?;
+    let config = complete_config(config, base)?;
     let layout = Layout::of(|weights| NextDit::new(weights, &config))?;
     let weights = golden::weights(layout.items())?;
     build(&golden::store(&golden.name, weights, device), &config)
@@ -122,7 +126,7 @@ fn control(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
         },
         ..found
     };
-    let net = steered(golden, &config, device)?;
+    let net = controlled_network(golden, &config, device)?;
     if golden.has("out/plain") {
         report.check(
             "out/plain",

@@ -98,10 +98,10 @@ fn ace15(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<()
         ("c_crossattn", Some(golden.tensor("encoder")?)),
         ("beside", Some(turned(&golden.tensor("context")?)?)),
     ]);
-    let times = vec![golden.said(&["timestep"])? as f32; x.dim(0)?];
+    let times = vec![golden.number_in_words(&["timestep"])? as f32; x.dim(0)?];
     let out = pass::forward(&net, &x, &times, &conds)?;
     report.check("out.base", &turned(&out)?)?;
-    let earlier = golden.said(&["out.r: timestep_r", "timestep_r"])?;
+    let earlier = golden.number_in_words(&["out.r: timestep_r", "timestep_r"])?;
     conds.0.insert("timestep_r", CondValue::Constant(earlier));
     let out = pass::forward(&net, &x, &times, &conds)?;
     report.check("out.r", &turned(&out)?)

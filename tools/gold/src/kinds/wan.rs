@@ -68,7 +68,7 @@ fn open(golden: &Golden, device: &Device) -> Result<(WanConfig, WanNetwork)> {
 fn beside(golden: &Golden, net: &WanNetwork, report: &mut Report<'_>) -> Result<()> {
     let frames = golden.tensor("x")?.dim(2)?;
     if let Some(features) = golden.maybe("audio_embed")?
-        && let Some([whole, local]) = net.heard(&features, frames)?
+        && let Some([whole, local]) = net.sound_features(&features, frames)?
     {
         let [b, t, dim] = whole.dims3()?;
         report.check("audio_global", &whole.reshape([b, t, 1, dim])?)?;
@@ -237,7 +237,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
     }
     if golden.has("out_rope_options") {
         let axes = |what: &str| -> Result<[f64; 3]> {
-            let axis = |axis| golden.said(&[&format!("{what}_{axis}")]);
+            let axis = |axis| golden.number_in_words(&[&format!("{what}_{axis}")]);
             Ok([axis("t")?, axis("y")?, axis("x")?])
         };
         let scale = RopeScale {
@@ -305,7 +305,7 @@ fn cases(golden: &Golden) -> Result<Vec<Case>> {
         cases.push(case("plain", plain()?));
     }
     if golden.has("vace_frames") {
-        let strength = golden.said(&["vace_strength", "strength"])? as f32;
+        let strength = golden.number_in_words(&["vace_strength", "strength"])? as f32;
         let mut cond = tensors(vec![("vace_strength", Tensor::from_slice(&[strength]))])?;
         for name in ["vace_frames", "vace_mask"] {
             cond.lists.insert(name.into(), vec![golden.tensor(name)?]);

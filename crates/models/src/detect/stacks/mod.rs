@@ -216,8 +216,8 @@ static RULES: &[StackRule] = &[
 /// Types whose language model also sees pictures. A file that leaves that part out looks like one that never had it.
 const SEEING: [&str; 3] = ["krea2", "flux3", "minimax"];
 
-/// The kind of a network, as a loader of this type means it.
-pub(super) fn meant(
+/// The kind of a network that a loader of this type expects.
+pub(super) fn expected_kind(
     kind: &str,
     found: &'static TextKind,
     store: &WeightStore,

@@ -215,7 +215,7 @@ impl UNet {
         let mut skips: Vec<Tensor> = Vec::with_capacity(self.output.len());
         for number in 0..self.config().input.len() {
             h = self.trunk.input(number, h, pass)?;
-            h = steered(h, controls.next())?;
+            h = add_control(h, controls.next())?;
             if hooks.any_on(BlockKind::INPUT) {
                 let [_, rows, columns, _] = h.dims4()?;
                 let at = pass.at(BlockKind::INPUT, number, (rows, columns));
@@ -234,12 +234,12 @@ impl UNet {
             }
         }
         h = pass.of_all(self.trunk.middle(h, pass)?)?;
-        h = steered(h, controls_of(BlockKind::MIDDLE).last())?;
+        h = add_control(h, controls_of(BlockKind::MIDDLE).last())?;
         let mut controls = controls_of(BlockKind::OUTPUT).iter().rev();
         for (number, block) in self.output.iter().enumerate() {
             hooks.check()?;
             let mut skip = skips.pop().expect("as many skips as output blocks");
-            skip = steered(pass.of_all(skip)?, controls.next())?;
+            skip = add_control(pass.of_all(skip)?, controls.next())?;
             if hooks.any_on(BlockKind::OUTPUT) {
                 let [_, rows, columns, _] = h.dims4()?;
                 let at = pass.at(BlockKind::OUTPUT, number, (rows, columns));
@@ -291,9 +291,9 @@ fn unlike_items(x: &Tensor) -> Result<usize> {
     Ok((1..items).find(repeats).unwrap_or(items))
 }
 
-/// With what a control net adds. Features of another size are left out, as the reference does: deep shrink changes sizes
+/// Adds the features of a control net. Features of another size are left out, as the reference does: deep shrink changes sizes
 /// behind a control net's back.
-fn steered(h: Tensor, control: Option<&Option<Tensor>>) -> Result<Tensor> {
+fn add_control(h: Tensor, control: Option<&Option<Tensor>>) -> Result<Tensor> {
     let Some(Some(control)) = control else {
         return Ok(h);
     };

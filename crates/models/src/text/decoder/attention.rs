@@ -63,13 +63,13 @@ struct KeysValues {
 
 /// Keys and values that later layers look at too, by the layer that has them.
 #[derive(Default)]
-pub(super) struct Lent(BTreeMap<usize, KeysValues>);
+pub(super) struct SharedKeysValues(BTreeMap<usize, KeysValues>);
 
 /// What a layer knows besides its rows.
 pub(super) struct Reading<'a> {
     /// What it remembers of what was read before; none where nobody will go on.
     pub(super) past: Option<&'a mut Option<Remembered>>,
-    pub(super) lent: &'a mut Lent,
+    pub(super) lent: &'a mut SharedKeysValues,
 }
 
 /// What makes keys and values of rows.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Embedding, Linear, Value};
 use fresco_tensor::{Buffer, Device, Tensor};
 
-use super::attention::{Attention, Lent, Norm, Reading, Sight};
+use super::attention::{Attention, Norm, Reading, SharedKeysValues, Sight};
 use super::config::{DecoderConfig, RopeRule};
 use super::delta::DeltaNet;
 use super::ears::{self, Ears};
@@ -390,7 +390,7 @@ impl Decoder {
         kept.offer(0, &x, norm)?;
         let inputs = self.inputs.as_ref();
         let inputs = inputs.map(|inputs| inputs.of(&rows.ids, &x)).transpose()?;
-        let mut lent = Lent::default();
+        let mut lent = SharedKeysValues::default();
         for (i, layer) in self.layers.iter().enumerate().take(kept.depth()) {
             let sight = match near.filter(|_| config.layer(i).slides) {
                 Some((rope, mask)) => Sight {

@@ -261,14 +261,14 @@ impl Step {
 
 /// The way around a level, without weights: means of neighbours on the way down, copies on the way up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Around {
+struct LevelShortcut {
     out: usize,
     /// By which the number of frames, and height and width, are divided or multiplied.
     time: usize,
     space: usize,
 }
 
-impl Around {
+impl LevelShortcut {
     fn down(self, x: &Tensor) -> Result<Tensor> {
         let [t, h, w, c] = x.dims4()?;
         let Self { out, time, space } = self;
@@ -305,7 +305,7 @@ impl Around {
 /// Blocks one after the other, and the way around them.
 pub(super) struct Level {
     steps: Vec<Step>,
-    around: Option<Around>,
+    around: Option<LevelShortcut>,
     side: Side,
 }
 
@@ -327,7 +327,7 @@ impl Level {
         }
         let (resizes, frames) = level.resamples();
         let around = level.around.map(|(input, out)| {
-            let around = Around {
+            let around = LevelShortcut {
                 out,
                 time: if frames { 2 } else { 1 },
                 space: if resizes { 2 } else { 1 },

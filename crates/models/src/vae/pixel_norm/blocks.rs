@@ -61,8 +61,8 @@ fn mirror(x: &Tensor, dim: usize) -> Result<Tensor> {
     Ok(x.index_select(dim, &places)?)
 }
 
-/// What a half of the network is told in a pass.
-pub(super) struct Told<'a> {
+/// What a half of the network gets in a pass besides its picture.
+pub(super) struct PassInputs<'a> {
     pub(super) beyond: Beyond,
     /// How much noise is left, times a number of the file, where that is told.
     pub(super) level: Option<f32>,
@@ -159,7 +159,12 @@ impl Residual {
         })
     }
 
-    fn forward(&self, x: Tensor, level: Option<&Tensor>, told: &mut Told<'_>) -> Result<Tensor> {
+    fn forward(
+        &self,
+        x: Tensor,
+        level: Option<&Tensor>,
+        told: &mut PassInputs<'_>,
+    ) -> Result<Tensor> {
         let device = x.device();
         let levels = match (&self.table, level) {
             (Some(table), Some(level)) => {
@@ -199,7 +204,7 @@ impl Residual {
     }
 
     /// Plus noise, one value for each pixel, as much of it as the channel takes.
-    fn with_noise(&self, x: Tensor, at: usize, told: &mut Told<'_>) -> Result<Tensor> {
+    fn with_noise(&self, x: Tensor, at: usize, told: &mut PassInputs<'_>) -> Result<Tensor> {
         let (Some(scales), Some(random)) = (&self.noise, told.random.as_deref_mut()) else {
             return Ok(x);
         };
@@ -283,7 +288,7 @@ impl Block {
     pub(super) fn forward(
         &self,
         x: Tensor,
-        told: &mut Told<'_>,
+        told: &mut PassInputs<'_>,
         check: Check<'_>,
     ) -> Result<Tensor> {
         check()?;

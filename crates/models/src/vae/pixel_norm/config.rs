@@ -97,7 +97,7 @@ impl PixelNormConfig {
         // Decoders that grow in four steps do without both; the header of a file knows better.
         let folds = |block: &&BlockConfig| matches!(block, BlockConfig::Fold { .. });
         let plain = decoder.blocks.iter().filter(folds).count() > PLAIN_STEPS;
-        let said = Said::of(store.metadata("config"));
+        let said = DecoderHeader::of(store.metadata("config"));
         Ok(Self {
             encoder,
             decoder,
@@ -149,14 +149,14 @@ impl AutoencoderConfig for PixelNormConfig {
 /// Steps in which decoders grow that repeat their inputs.
 const PLAIN_STEPS: usize = 3;
 
-/// What the header of a file says of its decoder.
+/// The settings of a decoder in the header of its file.
 #[derive(Default)]
-struct Said {
+struct DecoderHeader {
     mirrored: Option<bool>,
     repeated: Option<bool>,
 }
 
-impl Said {
+impl DecoderHeader {
     /// From JSON of which `vae` is a part.
     fn of(text: Option<&str>) -> Self {
         let said: Option<Json> = text.and_then(|text| serde_json::from_str(text).ok());
@@ -346,9 +346,9 @@ mod tests {
     fn headers_say_how_a_decoder_grows() {
         let text = r#"{"vae": {"spatial_padding_mode": "zeros", "decoder_blocks": [
             ["res_x", {"num_layers": 4}], ["compress_all", {"residual": false, "multiplier": 2}]]}}"#;
-        let said = Said::of(Some(text));
+        let said = DecoderHeader::of(Some(text));
         assert_eq!((said.mirrored, said.repeated), (Some(false), Some(false)));
-        let said = Said::of(Some("{}"));
+        let said = DecoderHeader::of(Some("{}"));
         assert_eq!((said.mirrored, said.repeated), (None, None));
     }
 }

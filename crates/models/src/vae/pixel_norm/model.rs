@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fresco_tensor::nn::{Act, RmsNorm, Value, activate};
 use fresco_tensor::{Device, Generator, Tensor};
 
-use super::blocks::{Beyond, Block, Convolution, DecoderTraits, LastLevel, Told};
+use super::blocks::{Beyond, Block, Convolution, DecoderTraits, LastLevel, PassInputs};
 use super::config::{DEVIATIONS, HalfConfig, MEANS, PixelNormConfig};
 use crate::error::{ModelError, Result};
 use crate::store::{Walk, WeightStore};
@@ -53,7 +53,7 @@ impl Half {
         })
     }
 
-    fn forward(&self, x: &Tensor, told: &mut Told<'_>, check: Check<'_>) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, told: &mut PassInputs<'_>, check: Check<'_>) -> Result<Tensor> {
         let mut x = self.conv_in.forward(x, told.beyond)?;
         for block in &self.blocks {
             x = block.forward(x, told, check)?;
@@ -134,7 +134,7 @@ impl PixelNormVae {
             None => None,
         };
         items("VAE decode", latent, |video| {
-            let mut told = Told {
+            let mut told = PassInputs {
                 beyond: Beyond::Both {
                     mirrored: self.config.mirrored,
                 },
@@ -177,7 +177,7 @@ impl Autoencoder for PixelNormVae {
             let frames = video.dim(0)?;
             let whole = (frames - 1) / span * span + 1;
             let video = video.narrow(0, 0, whole)?.to(&self.device)?;
-            let mut told = Told {
+            let mut told = PassInputs {
                 beyond: Beyond::Causal,
                 level: None,
                 random: None,

@@ -299,7 +299,7 @@ impl ShapeVae {
                 check()?;
                 let end = (at + chunk).min(all);
                 let points = self.points(at..end, side)?.to(&self.device)?;
-                let said = self.said(&points, &k, &v)?.to(&Device::cpu())?;
+                let said = self.field_values(&points, &k, &v)?.to(&Device::cpu())?;
                 field.extend_from_slice(said.data());
                 at = end;
             }
@@ -310,7 +310,7 @@ impl ShapeVae {
     }
 
     /// (1, points, 1).
-    fn said(&self, points: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+    fn field_values(&self, points: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let x = self.point.forward(points)?;
         let q = self.q.forward(&self.norms[0].forward(&x)?)?;
         let x = self.attention.look(&q, k, v, &x)?;
