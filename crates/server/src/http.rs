@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub(crate) mod error;
 pub mod multipart;
 pub(crate) mod origin;
+pub(crate) mod query;
 pub mod range;
 pub(crate) mod request;
 pub(crate) mod response;

@@ -48,12 +48,6 @@ impl Request {
         query_value(self.head.uri.query().unwrap_or(""), key)
     }
 
-    /// A query key that says `true`, in any case.
-    pub(crate) fn query_true(&self, key: &str) -> bool {
-        self.query(key)
-            .is_some_and(|v| v.eq_ignore_ascii_case("true"))
-    }
-
     /// The whole body, refused when larger than the upload limit.
     pub(crate) async fn body(&mut self) -> Result<Stored, ApiError> {
         let limit = self.app.config.max_upload;

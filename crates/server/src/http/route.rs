@@ -5,6 +5,7 @@ use std::pin::Pin;
 use axum::response::Response;
 
 use crate::http::error::ApiError;
+use crate::http::query::QueryKeys;
 use crate::http::request::Request;
 use crate::http::uri_text::decode;
 
@@ -39,8 +40,8 @@ pub(crate) struct Route {
     /// Also under `/api`.
     pub(crate) twice: bool,
     pub(crate) summary: &'static str,
-    /// Query keys and what they mean.
-    pub(crate) query: &'static [(&'static str, &'static str)],
+    /// Query keys and what they mean; each list is one struct's.
+    pub(crate) query: &'static [QueryKeys],
     /// What the body is, if there is one.
     pub(crate) body: Option<&'static str>,
     pub(crate) answers: &'static [(u16, &'static str)],

@@ -21,9 +21,17 @@ use tokio::sync::mpsc;
 
 use crate::App;
 use crate::http::error::stored;
+use crate::http::query::query_struct;
 use crate::http::request::Request;
 use crate::http::route::Answer;
 use crate::routes::jobs::not_found;
+
+query_struct! {
+    /// Query of `GET /api/jobs/{job_id}/events`.
+    StreamQuery {
+        last_event_id: Option<String> = "last_event_id", "as the header Last-Event-ID";
+    }
+}
 
 /// A comment this often keeps proxies from closing a quiet stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -34,7 +42,7 @@ pub(crate) async fn get(request: Request) -> Answer {
     let after = request
         .header("last-event-id")
         .map(str::to_owned)
-        .or_else(|| request.query("last_event_id"))
+        .or_else(|| StreamQuery::of(&request).last_event_id)
         .and_then(|v| v.trim().parse::<u64>().ok())
         .unwrap_or(0);
     if app.hub.job(&id, 0).is_none_or(|v| v.entries.is_empty()) {

@@ -16,7 +16,15 @@ use indexmap::IndexMap;
 
 use crate::http::blocking::blocking;
 use crate::http::error::{ApiError, Code};
+use crate::http::query::{NonEmpty, query_struct};
 use crate::http::request::Request;
+
+query_struct! {
+    /// Query of requests about memory.
+    WorkerQuery {
+        worker: NonEmpty = "worker", "only the memory of this worker";
+    }
+}
 
 /// How long a worker's memory room may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,7 +52,7 @@ fn carry_out(front: &Front, worker: &str, command: &MemoryCommand) -> Result<Ans
 /// The worker on another machine that a request is about.
 pub(crate) fn named(request: &Request) -> Option<(Arc<Front>, Arc<str>)> {
     let far = request.app.far.clone()?;
-    let wanted = request.query("worker").filter(|name| !name.is_empty())?;
+    let wanted = WorkerQuery::of(request).worker.0?;
     let known = far.workers();
     let found = known.iter().find(|one| *one.name == *wanted)?;
     Some((far, found.name.clone()))
@@ -214,7 +222,7 @@ async fn ask_all(request: &Request, command: &MemoryCommand) -> Result<Option<As
     let Some(far) = request.app.far.clone() else {
         return Ok(None);
     };
-    if request.query("worker").is_some_and(|name| !name.is_empty()) {
+    if WorkerQuery::of(request).worker.0.is_some() {
         return Ok(None);
     }
     let command = command.clone();

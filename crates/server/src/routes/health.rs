@@ -4,18 +4,24 @@
 use axum::http::StatusCode;
 use fresco_graph::map;
 
+use crate::http::query::{Switch, query_struct};
 use crate::http::request::Request;
 use crate::http::response;
 use crate::http::route::Answer;
+
+query_struct! {
+    /// Query of `GET /health`.
+    HealthQuery {
+        ready: Switch = "ready", "1: whether it takes work";
+    }
+}
 
 /// Plain, it is a probe of life: it answers 200 until the program ends. With `ready` it is a probe of readiness: 503 once the
 /// program was told to stop and lets what runs come to its end.
 pub(crate) async fn get(request: Request) -> Answer {
     let version = &request.app.config.version;
     let draining = request.app.engine.is_draining();
-    let asks = request
-        .query("ready")
-        .is_some_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
+    let asks = HealthQuery::of(&request).ready.0;
     let status = if draining { "draining" } else { "ok" };
     let code = if draining && asks {
         StatusCode::SERVICE_UNAVAILABLE

@@ -3,6 +3,7 @@
 use fresco_graph::Value;
 
 use crate::http::error::{ApiError, stored};
+use crate::http::query::query_struct;
 use crate::http::request::Request;
 use crate::http::response;
 use crate::http::route::Answer;
@@ -10,17 +11,26 @@ use crate::routes::fronts;
 use crate::routes::queue::ids;
 use crate::services::job_json::{HistoryWindow, render};
 
+query_struct! {
+    /// Query of `GET /history`.
+    HistoryQuery {
+        max_items: Option<String> = "max_items", "at most so many";
+        offset: Option<String> = "offset", "skip so many; absent: the newest max_items";
+    }
+}
+
 /// `GET /history`.
 pub(crate) async fn get(request: Request) -> Answer {
-    let integer = |key: &str| match request.query(key) {
+    let query = HistoryQuery::of(&request);
+    let integer = |key: &str, given: Option<String>| match given {
         None => Ok(None),
         Some(text) => match text.trim().parse::<i64>() {
             Ok(number) => Ok(Some(number)),
             Err(_) => Err(ApiError::trouble(format!("'{key}' is not an integer"))),
         },
     };
-    let max_items = integer("max_items")?;
-    let offset = integer("offset")?.unwrap_or(-1);
+    let max_items = integer("max_items", query.max_items)?;
+    let offset = integer("offset", query.offset)?.unwrap_or(-1);
     let window = HistoryWindow { max_items, offset };
     let (own_items, own_offset) = window.of_each(fronts::has_others(&request));
     let records = request.app.store.history(own_items, own_offset);

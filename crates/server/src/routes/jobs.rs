@@ -6,10 +6,24 @@ use fresco_graph::{Value, json, map};
 
 use crate::App;
 use crate::http::error::{ApiError, stored};
+use crate::http::query::{NonEmpty, query_struct};
 use crate::http::request::Request;
 use crate::http::response;
 use crate::http::route::Answer;
 use crate::services::job_json::write_status;
+
+query_struct! {
+    /// Query of `GET /api/jobs`.
+    JobsQuery {
+        status: String = "status", "comma list of pending, in_progress, completed, failed, cancelled";
+        workflow_id: NonEmpty = "workflow_id", "only jobs of this workflow";
+        workflow_prefix: NonEmpty = "workflow_prefix", "only jobs whose workflow has an id that begins so";
+        sort_by: Option<String> = "sort_by", "created_at or execution_duration";
+        sort_order: Option<String> = "sort_order", "desc or asc";
+        limit: Option<String> = "limit", "page size";
+        offset: Option<String> = "offset", "jobs to skip";
+    }
+}
 
 /// The page size when the client names none; the newest front-end does not accept a missing one.
 const DEFAULT_LIMIT: usize = 10_000;
@@ -18,14 +32,18 @@ fn bad(text: impl Into<String>) -> ApiError {
     ApiError::plain(StatusCode::BAD_REQUEST, text)
 }
 
-fn read_query(request: &Request) -> Result<JobQuery, ApiError> {
+fn read_query(given: JobsQuery) -> Result<JobQuery, ApiError> {
     let mut query = JobQuery {
         descending: true,
         ..JobQuery::default()
     };
     let mut wrong = Vec::new();
-    let given = request.query("status").unwrap_or_default();
-    for word in given.split(',').map(str::trim).filter(|w| !w.is_empty()) {
+    for word in given
+        .status
+        .split(',')
+        .map(str::trim)
+        .filter(|w| !w.is_empty())
+    {
         let word = word.to_lowercase();
         match JobStatus::from_name(&word) {
             Some(status) if !query.statuses.contains(&status) => query.statuses.push(status),
@@ -42,27 +60,19 @@ fn read_query(request: &Request) -> Result<JobQuery, ApiError> {
         );
         return Err(bad(text));
     }
-    query.workflow_id = request.query("workflow_id").filter(|w| !w.is_empty());
-    query.workflow_prefix = request.query("workflow_prefix").filter(|w| !w.is_empty());
-    query.sort_by = match request
-        .query("sort_by")
-        .map(|s| s.to_lowercase())
-        .as_deref()
-    {
+    query.workflow_id = given.workflow_id.0;
+    query.workflow_prefix = given.workflow_prefix.0;
+    query.sort_by = match given.sort_by.map(|s| s.to_lowercase()).as_deref() {
         None | Some("created_at") => JobSort::Created,
         Some("execution_duration") => JobSort::Duration,
         Some(_) => return Err(bad("sort_by must be 'created_at' or 'execution_duration'")),
     };
-    query.descending = match request
-        .query("sort_order")
-        .map(|s| s.to_lowercase())
-        .as_deref()
-    {
+    query.descending = match given.sort_order.map(|s| s.to_lowercase()).as_deref() {
         None | Some("desc") => true,
         Some("asc") => false,
         Some(_) => return Err(bad("sort_order must be 'asc' or 'desc'")),
     };
-    if let Some(text) = request.query("limit") {
+    if let Some(text) = given.limit {
         let limit: i64 = text
             .trim()
             .parse()
@@ -72,7 +82,7 @@ fn read_query(request: &Request) -> Result<JobQuery, ApiError> {
         }
         query.limit = usize::try_from(limit).ok();
     }
-    if let Some(text) = request.query("offset") {
+    if let Some(text) = given.offset {
         let offset: i64 = text
             .trim()
             .parse()
@@ -84,7 +94,7 @@ fn read_query(request: &Request) -> Result<JobQuery, ApiError> {
 
 /// `GET /api/jobs`.
 pub(crate) async fn list(request: Request) -> Answer {
-    let mut query = read_query(&request)?;
+    let mut query = read_query(JobsQuery::of(&request))?;
     let limit = *query.limit.get_or_insert(DEFAULT_LIMIT);
     let offset = query.offset;
     let page = stored(request.app.store.jobs(query).await)?;

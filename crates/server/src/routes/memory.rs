@@ -15,12 +15,29 @@ use serde::Serialize;
 
 use crate::http::blocking::blocking;
 use crate::http::error::{ApiError, Code};
+use crate::http::query::{NonEmpty, Switch, query_struct};
 use crate::http::request::Request;
 use crate::http::response;
 use crate::http::route::Answer;
-use crate::routes::far::{self, OVERVIEW};
+use crate::routes::far::{self, OVERVIEW, WorkerQuery};
 use crate::routes::memory_load::load_query;
 use crate::services::memory_json::{FreeAnswer, memory_reply};
+
+query_struct! {
+    /// Query of `DELETE /memory/models/{weights_id}`.
+    RemoveQuery {
+        force: Switch = "force", "1: pinned ones too";
+    }
+}
+
+query_struct! {
+    /// Query of `GET /memory/events`.
+    EventsQuery {
+        since: NonEmpty = "since", "only events with a larger number";
+        kinds: String = "kinds", "comma list";
+        limit: NonEmpty = "limit", "at most so many";
+    }
+}
 
 /// Events that are remembered, and so the most that can be asked for.
 const MOST_EVENTS: usize = 10_000;
@@ -81,7 +98,7 @@ async fn object(request: &mut Request, code: Code) -> Result<Map, ApiError> {
 /// The memory rooms that a request is about: all of them, or that of the worker it names.
 fn workers(request: &Request) -> Result<Registries, ApiError> {
     let all = &request.app.models;
-    let wanted = request.query("worker").filter(|name| !name.is_empty());
+    let wanted = WorkerQuery::of(request).worker.0;
     // Groups have a plus in their names, which stands for a blank where nobody encoded it.
     let wanted = wanted.map(|name| name.replace(' ', "+"));
     all.of(wanted.as_deref()).ok_or_else(|| {
@@ -324,9 +341,7 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
 
 /// `DELETE /memory/models/{weights_id}`.
 pub(crate) async fn remove(request: Request) -> Answer {
-    let force = request
-        .query("force")
-        .is_some_and(|v| !matches!(v.as_str(), "" | "0" | "false"));
+    let force = RemoveQuery::of(&request).force.0;
     let id = request.param(0).to_owned();
     let command = MemoryCommand::Remove {
         id: id.clone(),
@@ -350,19 +365,19 @@ fn removal(weights_id: String, removal: Removal) -> axum::response::Response {
 
 /// `GET /memory/events`.
 pub(crate) async fn events(request: Request) -> Answer {
-    let number = |key: &str, default: u64| match request.query(key).filter(|v| !v.is_empty()) {
+    let query = EventsQuery::of(&request);
+    let number = |key: &str, given: NonEmpty, default: u64| match given.0 {
         None => Ok(default),
         Some(text) => text.trim().parse::<u64>().map_err(|_| {
             let text = format!("{key} must be a whole number, not {text:?}");
             ApiError::coded(Code::BadMemoryRequest, text)
         }),
     };
-    let since = number("since", 0)?;
-    let limit = number("limit", MOST_EVENTS as u64)?;
+    let since = number("since", query.since, 0)?;
+    let limit = number("limit", query.limit, MOST_EVENTS as u64)?;
     let limit = usize::try_from(limit).map_or(MOST_EVENTS, |n| n.min(MOST_EVENTS));
-    let kinds: Vec<String> = request
-        .query("kinds")
-        .unwrap_or_default()
+    let kinds: Vec<String> = query
+        .kinds
         .split(',')
         .map(str::trim)
         .filter(|k| !k.is_empty())

@@ -12,12 +12,20 @@ use fresco_graph::{Value, json, map};
 use crate::App;
 use crate::http::blocking::blocking;
 use crate::http::error::ApiError;
+use crate::http::query::query_struct;
 use crate::http::request::Request;
 use crate::http::response;
 use crate::http::route::Answer;
 use crate::routes::static_files;
 use crate::routes::view::ENCODING_ALPHA;
 use crate::services::pictures::{self, Desk, Encoded, Key};
+
+query_struct! {
+    /// Query of requests about one model file.
+    ModelFileQuery {
+        filename: Option<String> = "filename", "file of that type";
+    }
+}
 
 fn strings<T: AsRef<str>>(list: impl IntoIterator<Item = T>) -> Value {
     list.into_iter()
@@ -59,7 +67,9 @@ pub(crate) async fn list(request: Request) -> Answer {
 pub(crate) async fn describe(request: Request) -> Answer {
     let app = request.app.clone();
     let folder = request.param(0).to_owned();
-    let name = request.query("filename").ok_or(ApiError::BAD_REQUEST)?;
+    let name = ModelFileQuery::of(&request)
+        .filename
+        .ok_or(ApiError::BAD_REQUEST)?;
     let found = blocking(move || {
         let path = app.folders.full_path(&folder, &name)?;
         Some((app.describe_model)(&path))
@@ -81,8 +91,8 @@ pub(crate) async fn describe(request: Request) -> Answer {
 pub(crate) async fn metadata(request: Request) -> Answer {
     let folders = request.app.folders.clone();
     let folder = request.param(0).to_owned();
-    let name = request
-        .query("filename")
+    let name = ModelFileQuery::of(&request)
+        .filename
         .filter(|n| n.ends_with(".safetensors"))
         .ok_or(ApiError::NOT_FOUND)?;
     let text = blocking(move || {

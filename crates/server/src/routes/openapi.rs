@@ -68,7 +68,7 @@ fn operation(route: &Route) -> Value {
                 .into()
         })
         .collect();
-    parameters.extend(route.query.iter().map(|(name, meaning)| {
+    parameters.extend(route.query.iter().copied().flatten().map(|(name, meaning)| {
         Value::from(map! {"name" => *name, "in" => "query", "description" => *meaning, "schema" => text.clone()})
     }));
     let answers: Map = route

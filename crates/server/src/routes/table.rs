@@ -1,8 +1,10 @@
 //! The route table: one row per method and path. Registration under `/api` too, `Allow`, `HEAD` and the OpenAPI document
 //! are all made from it.
 
+use crate::http::query::QueryKeys;
 use crate::http::route::{Route, Verb};
 use crate::routes::events_sse;
+use crate::routes::far;
 use crate::routes::health;
 use crate::routes::history;
 use crate::routes::internal;
@@ -38,7 +40,7 @@ macro_rules! routes {
             twice: routes!(@twice $kind),
             summary: $summary,
             query: { #[allow(unused_mut, unused_assignments, clippy::allow_attributes, reason = "most rows have none")]
-                     { const Q: &[(&str, &str)] = routes!(@or &[] $(, $query)?); Q } },
+                     { const Q: &[QueryKeys] = routes!(@or &[] $(, $query)?); Q } },
             body: { const B: Option<&str> = routes!(@or None $(, $body)?); B },
             answers: $answers,
             handler: |request| Box::pin($handler(request)),
@@ -56,7 +58,7 @@ routes! {
     Get "/status" once static_files::status, "A few numbers about this server as a page",
         answers: &[(200, "HTML")];
     Get "/ws" both websocket::connect, "WebSocket of events",
-        query: &[("clientId", "id under which events are addressed; made up if absent")],
+        query: &[websocket::SocketQuery::KEYS],
         answers: &[(101, "switching protocols"), (400, "not an upgrade")];
 
     Get "/prompt" both prompt::get, "How many prompts wait or run",
@@ -77,30 +79,37 @@ routes! {
             (503, "the server stops")];
 
     Get "/memory" both memory::all, "What is in memory and why: devices, models, places, leases, policies, last decisions",
+        query: &[far::WorkerQuery::KEYS],
         answers: &[(200, "devices, models, places, leases, policies, decisions, last_seq")];
     Get "/memory/devices" both memory::devices, "Devices and how their memory is used",
+        query: &[far::WorkerQuery::KEYS],
         answers: &[(200, "array of devices")];
     Get "/memory/models" both memory::models, "Models in memory",
+        query: &[far::WorkerQuery::KEYS],
         answers: &[(200, "array of models")];
     Get "/memory/models/{weights_id}" both memory::model, "One model with the places of its layers",
+        query: &[far::WorkerQuery::KEYS],
         answers: &[(200, "model, units"), (404, "no such model")];
     Patch "/memory/models/{weights_id}" both memory::set_policy, "Set how long a model stays",
+        query: &[far::WorkerQuery::KEYS],
         body: Some("JSON object: policy (auto, keep, pin, eject_after, ttl:SECONDS, release_now)"),
         answers: &[(200, "the model"), (400, "no such policy"), (404, "no such model"), (409, "in use and to be released now")];
     Delete "/memory/models/{weights_id}" both memory::remove, "Drop a model from all devices and the main memory",
-        query: &[("force", "1: pinned ones too")],
+        query: &[memory::RemoveQuery::KEYS, far::WorkerQuery::KEYS],
         answers: &[(200, "dropped"), (202, "dropped when the prompts that use it have ended"), (404, "no such model"), (409, "pinned")];
     Post "/memory/plan" both memory::plan, "What a load or a request to free would do; nothing is changed",
+        query: &[far::WorkerQuery::KEYS],
         body: Some("JSON object: as /free; or units or weights_id with devices, compute_device, virtual_vram_gb, donor_device, expert_mode_allocations, eject_models, text_encoder, required"),
         answers: &[(200, "the plan"), (400, "not understood"), (404, "no such model")];
     Get "/memory/events" both memory::events, "What the memory room did and decided, oldest first",
-        query: &[("since", "only events with a larger number"), ("kinds", "comma list"), ("limit", "at most so many")],
+        query: &[memory::EventsQuery::KEYS, far::WorkerQuery::KEYS],
         answers: &[(200, "events, last_seq"), (400, "not a number")];
     Get "/memory/check" both memory::check, "Whether books and devices agree",
+        query: &[far::WorkerQuery::KEYS],
         answers: &[(200, "consistent, problems")];
 
     Get "/history" both history::get, "Finished prompts, oldest first",
-        query: &[("max_items", "at most so many"), ("offset", "skip so many; absent: the newest max_items")],
+        query: &[history::HistoryQuery::KEYS],
         answers: &[(200, "prompt id to entry")];
     Get "/history/{prompt_id}" both history::get_one, "One finished prompt",
         answers: &[(200, "prompt id to entry, or an empty object")];
@@ -108,15 +117,12 @@ routes! {
         body: JSON_OBJECT, answers: &[(200, "done")];
 
     Get "/api/jobs" both jobs::list, "Queue and history as one list",
-        query: &[("status", "comma list of pending, in_progress, completed, failed, cancelled"),
-            ("workflow_id", "only jobs of this workflow"),
-            ("workflow_prefix", "only jobs whose workflow has an id that begins so"), ("sort_by", "created_at or execution_duration"),
-            ("sort_order", "desc or asc"), ("limit", "page size"), ("offset", "jobs to skip")],
+        query: &[jobs::JobsQuery::KEYS],
         answers: &[(200, "jobs, pagination"), (400, "error")];
     Get "/api/jobs/{job_id}" both jobs::get, "One job with its workflow and outputs",
         answers: &[(200, "job"), (404, "no such job")];
     Get "/api/jobs/{job_id}/events" both events_sse::get, "Events of a job as server-sent events, from the start or after Last-Event-ID",
-        query: &[("last_event_id", "as the header Last-Event-ID")],
+        query: &[events_sse::StreamQuery::KEYS],
         answers: &[(200, "text/event-stream"), (404, "no such job")];
     Post "/api/jobs/{job_id}/cancel" both jobs::cancel, "Cancel a job, waiting or running",
         answers: &[(200, "id, cancelled"), (404, "no such job")];
@@ -137,9 +143,7 @@ routes! {
         answers: &[(200, "name, subfolder, type"), (400, "error"), (403, "outside"), (404, "no such original"),
             (413, "too large"), (503, "too many at once, or not enough memory"), (507, "the disk is full")];
     Get "/view" both view::get, "A stored file, or a preview of it",
-        query: &[("filename", "name, may carry [output], [input] or [temp]"), ("type", "output, input or temp"),
-            ("subfolder", "folder below the type's"), ("preview", "webp or jpeg, with ;quality; at most 16 million pixels"),
-            ("channel", "rgb, a or rgba")],
+        query: &[view::ViewQuery::KEYS],
         answers: &[(200, "the file"), (206, "a range of it"), (304, "unchanged"), (400, "bad name"), (403, "outside"),
             (404, "no such file"), (413, "the picture takes too much memory"), (416, "range outside the file"),
             (503, "too many pictures at once, or not enough memory")];
@@ -155,7 +159,7 @@ routes! {
     Get "/models/{folder}" both models::list, "Files of one type",
         answers: &[(200, "array of names"), (404, "no such type")];
     Get "/view_metadata/{folder_name}" both models::metadata, "Metadata of a safetensors file",
-        query: &[("filename", "file of that type")],
+        query: &[models::ModelFileQuery::KEYS],
         answers: &[(200, "metadata"), (404, "none")];
     Get "/experiment/models" both models::browse_types, "Types of model folders with their places",
         answers: &[(200, "array of name, folders")];
@@ -195,23 +199,22 @@ routes! {
     Post "/settings/{id}" both settings::post_one, "Change one setting",
         body: Some("any JSON value"), answers: &[(200, "saved"), (401, "unknown user")];
     Get "/userdata" both userdata::list, "Files of the user in a folder",
-        query: &[("dir", "folder"), ("recurse", "true: also below"), ("full_info", "true: with sizes and times"),
-            ("split", "true: paths in parts")],
+        query: &[userdata::ListQuery::KEYS],
         answers: &[(200, "array"), (400, "no folder named"), (403, "outside"), (404, "no such folder")];
     Get "/v2/userdata" both userdata::list_v2, "Files and folders of the user",
-        query: &[("path", "folder")],
+        query: &[userdata::FolderQuery::KEYS],
         answers: &[(200, "array"), (400, "outside or not a folder"), (403, "unknown user"), (404, "no such folder")];
     Get "/userdata/{file}" both userdata::get, "A file of the user",
         answers: &[(200, "the file"), (403, "outside"), (404, "no such file")];
     Post "/userdata/{file}" both userdata::post, "Store a file of the user",
-        query: &[("overwrite", "false: keep an existing file"), ("full_info", "true: answer with size and times")],
+        query: &[userdata::StoreQuery::KEYS],
         body: Some("the file"),
         answers: &[(200, "path or description"), (400, "bad name"), (403, "outside"), (409, "exists"),
             (413, "too large"), (503, "too many uploads at once"), (507, "the disk is full")];
     Delete "/userdata/{file}" both userdata::delete, "Delete a file of the user",
         answers: &[(204, "deleted"), (403, "outside"), (404, "no such file")];
     Post "/userdata/{file}/move/{dest}" both userdata::rename, "Move a file of the user",
-        query: &[("overwrite", "false: keep an existing file"), ("full_info", "true: answer with size and times")],
+        query: &[userdata::StoreQuery::KEYS],
         answers: &[(200, "path or description"), (403, "outside"), (404, "no such file"), (409, "exists")];
 
     Post "/fresco/workflow" both workflow::inspect, "What is in a file, and what is missing here to run it; nothing is stored",
@@ -223,7 +226,7 @@ routes! {
         body: Some("JSON object: files, an array of filename, subfolder, type"),
         answers: &[(200, "deleted (files), failed (file, reason)"), (400, "not understood; nothing was deleted")];
     Get "/fresco/models/{folder}" both models::describe, "What a model file is: its family, and what it holds beside the diffusion network",
-        query: &[("filename", "file of that type")],
+        query: &[models::ModelFileQuery::KEYS],
         answers: &[(200, "family and parts; or family null and the reason"), (400, "no filename"), (404, "no such file")];
     Get "/fresco/queue" both queue::outline, "Whether the queue is paused, and the order of what waits",
         answers: &[(200, "paused, order (ids in the order in which they will run), held (ids that wait for a release), held_reasons (why, by id, for those that the program itself holds), waiting_reasons (what the workers lack, by id, for those that none of them can run)")];
@@ -243,6 +246,7 @@ routes! {
         answers: &[(200, "array of names"), (400, "no such folder")];
 
     Get "/health" both health::get, "Whether the server answers, and with ?ready=1 whether it takes work; needs no token",
+        query: &[health::HealthQuery::KEYS],
         answers: &[(200, "status, version"), (503, "asked with ready, and about to end")];
     Get "/metrics" both metrics::get, "Counters in the Prometheus text form",
         answers: &[(200, "text")];

@@ -10,6 +10,7 @@ use fresco_files::write::{store_atomic, store_new};
 use fresco_graph::{Map, Value, map};
 
 use crate::http::error::{ApiError, disk_error, raised};
+use crate::http::query::{SaysTrue, UnlessFalse, query_struct};
 use crate::http::request::Request;
 use crate::http::response;
 use crate::http::route::Answer;
@@ -18,6 +19,31 @@ use crate::routes::static_files;
 use crate::routes::view::seal;
 use crate::services::tree;
 use crate::services::users::{User, file_path};
+
+query_struct! {
+    /// Query of `GET /userdata`.
+    ListQuery {
+        dir: String = "dir", "folder";
+        recurse: SaysTrue = "recurse", "true: also below";
+        full_info: SaysTrue = "full_info", "true: with sizes and times";
+        split: SaysTrue = "split", "true: paths in parts";
+    }
+}
+
+query_struct! {
+    /// Query of `GET /v2/userdata`.
+    FolderQuery {
+        path: String = "path", "folder";
+    }
+}
+
+query_struct! {
+    /// Query of requests that store a file.
+    StoreQuery {
+        overwrite: UnlessFalse = "overwrite", "false: keep an existing file";
+        full_info: SaysTrue = "full_info", "true: answer with size and times";
+    }
+}
 
 fn user(request: &Request) -> Result<User, ApiError> {
     User::of(request).ok_or_else(|| raised(StatusCode::UNAUTHORIZED))
@@ -40,18 +66,18 @@ fn info(name: &str, path: &Path) -> io::Result<Map> {
 /// `GET /userdata`.
 pub(crate) async fn list(request: Request) -> Answer {
     let user = user(&request)?;
-    let dir = request.query("dir").unwrap_or_default();
+    let ListQuery {
+        dir,
+        recurse: SaysTrue(recurse),
+        full_info: SaysTrue(full),
+        split: SaysTrue(split),
+    } = ListQuery::of(&request);
     if dir.is_empty() {
         return Err(ApiError::text(
             StatusCode::BAD_REQUEST,
             "Directory not provided",
         ));
     }
-    let (recurse, full, split) = (
-        request.query_true("recurse"),
-        request.query_true("full_info"),
-        request.query_true("split"),
-    );
     let work = move |root: &Path| {
         let path = file_path(root, &dir)
             .map_err(|_| ApiError::text(StatusCode::FORBIDDEN, "Invalid directory"))?;
@@ -86,7 +112,7 @@ pub(crate) async fn list_v2(request: Request) -> Answer {
     let user = User::of(&request).ok_or_else(|| {
         ApiError::text(StatusCode::FORBIDDEN, "Invalid user specified in request")
     })?;
-    let wanted = decode(&request.query("path").unwrap_or_default(), false);
+    let wanted = decode(&FolderQuery::of(&request).path, false);
     let work = move |root: &Path| {
         let path = fresco_files::contain(root, &wanted)
             .map_err(|_| ApiError::text(StatusCode::BAD_REQUEST, "Invalid path requested"))?;
@@ -165,11 +191,6 @@ fn conflict() -> ApiError {
     ApiError::text(StatusCode::CONFLICT, "File already exists")
 }
 
-/// Only the text `false` keeps a file from being replaced.
-fn overwrite(request: &Request) -> bool {
-    request.query("overwrite").is_none_or(|v| v != "false")
-}
-
 fn done(root: &Path, path: &Path, full: bool) -> Answer {
     let name = relative(root, path);
     if !full {
@@ -204,8 +225,11 @@ pub(crate) async fn post(mut request: Request) -> Answer {
     user(&request)?
         .in_folder(move |root| target(root, &name))
         .await?;
-    let (user, replace) = (user(&request)?, overwrite(&request));
-    let full = request.query_true("full_info");
+    let user = user(&request)?;
+    let StoreQuery {
+        overwrite: UnlessFalse(replace),
+        full_info: SaysTrue(full),
+    } = StoreQuery::of(&request);
     let body = request.body().await?;
     user.in_folder(move |root| {
         let path = target(root, &wanted)?;
@@ -243,7 +267,10 @@ pub(crate) async fn delete(request: Request) -> Answer {
 /// `POST /userdata/{file}/move/{dest}`.
 pub(crate) async fn rename(request: Request) -> Answer {
     let (source, dest) = (request.param(0).to_owned(), request.param(1).to_owned());
-    let (replace, full) = (overwrite(&request), request.query_true("full_info"));
+    let StoreQuery {
+        overwrite: UnlessFalse(replace),
+        full_info: SaysTrue(full),
+    } = StoreQuery::of(&request);
     let work = move |root: &Path| {
         let (source, dest) = (existing(root, &source)?, target(root, &dest)?);
         if dest.exists() && !replace {

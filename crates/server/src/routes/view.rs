@@ -14,11 +14,23 @@ use crate::App;
 use crate::http::blocking::blocking;
 use crate::http::body::{Sink, Stored, sink_error};
 use crate::http::error::{ApiError, Code};
+use crate::http::query::query_struct;
 use crate::http::request::Request;
 use crate::http::response::{self, disposition};
 use crate::http::route::Answer;
 use crate::routes::static_files;
 use crate::services::pictures::{self, Desk, Encoded, Key};
+
+query_struct! {
+    /// Query of `GET /view`.
+    ViewQuery {
+        filename: Option<String> = "filename", "name, may carry [output], [input] or [temp]";
+        kind: Option<String> = "type", "output, input or temp";
+        subfolder: String = "subfolder", "folder below the type's";
+        preview: Option<String> = "preview", "webp or jpeg, with ;quality; at most 16 million pixels";
+        channel: String = "channel", "rgb, a or rgba";
+    }
+}
 
 /// What is shown of the file.
 enum Form {
@@ -29,10 +41,10 @@ enum Form {
 }
 
 impl Form {
-    fn read(request: &Request) -> Self {
-        let channel = request.query("channel").unwrap_or_default();
-        if let Some(preview) = request.query("preview") {
-            let (format, quality) = preview.split_once(';').unwrap_or((&preview, ""));
+    fn read(query: &ViewQuery) -> Self {
+        let channel = &query.channel;
+        if let Some(preview) = &query.preview {
+            let (format, quality) = preview.split_once(';').unwrap_or((preview, ""));
             let last = preview.rsplit(';').next().unwrap_or(quality);
             let digits = !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit());
             let quality = if digits {
@@ -71,12 +83,9 @@ impl Form {
 
 /// `GET /view`.
 pub(crate) async fn get(request: Request) -> Answer {
-    let filename = request.query("filename").ok_or(ApiError::NOT_FOUND)?;
-    let form = Form::read(&request);
-    let (dirs, place) = (
-        request.app.dirs.clone(),
-        FileName::read(&request, &filename)?,
-    );
+    let query = ViewQuery::of(&request);
+    let form = Form::read(&query);
+    let (dirs, place) = (request.app.dirs.clone(), FileName::read(query)?);
     let path = blocking(move || place.find(&dirs)).await??;
     let name = path
         .file_name()
@@ -163,8 +172,9 @@ struct FileName {
 }
 
 impl FileName {
-    fn read(request: &Request, filename: &str) -> Result<Self, ApiError> {
-        let (name, marked) = annotated::split(filename);
+    fn read(query: ViewQuery) -> Result<Self, ApiError> {
+        let filename = query.filename.ok_or(ApiError::NOT_FOUND)?;
+        let (name, marked) = annotated::split(&filename);
         let bad = |text: &str| ApiError::coded(Code::BadName, text);
         if name.is_empty() {
             return Err(bad("the filename is empty"));
@@ -175,12 +185,12 @@ impl FileName {
         let kind = if let Some(kind) = marked {
             kind
         } else {
-            let kind = request.query("type").unwrap_or_else(|| "output".to_owned());
+            let kind = query.kind.unwrap_or_else(|| "output".to_owned());
             DirType::parse(&kind).ok_or_else(|| bad("the type is not output, input or temp"))?
         };
         Ok(Self {
             kind,
-            subfolder: request.query("subfolder").unwrap_or_default(),
+            subfolder: query.subfolder,
             // Directories inside the name are dropped, as clients rely on.
             name: name.rsplit('/').next().unwrap_or(name).to_owned(),
         })

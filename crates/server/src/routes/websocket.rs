@@ -12,11 +12,19 @@ use uuid::Uuid;
 
 use crate::App;
 use crate::http::error::{ApiError, Code, raised};
+use crate::http::query::{NonEmpty, query_struct};
 use crate::http::request::Request;
 use crate::http::route::Answer;
 use crate::routes::system;
 use crate::services::hub::Socket;
 use crate::services::outbox::Next;
+
+query_struct! {
+    /// Query of `GET /ws`.
+    SocketQuery {
+        client_id: NonEmpty = "clientId", "id under which events are addressed; made up if absent";
+    }
+}
 
 /// Close code "try again later" of the protocol's registry.
 const TRY_AGAIN: u16 = 1013;
@@ -27,10 +35,8 @@ const READ_BUFFER: usize = 4 << 10;
 
 /// `GET /ws`.
 pub(crate) async fn connect(mut request: Request) -> Answer {
-    let sid = request
-        .query("clientId")
-        .filter(|id| !id.is_empty())
-        .unwrap_or_else(|| Uuid::new_v4().simple().to_string());
+    let client_id = SocketQuery::of(&request).client_id.0;
+    let sid = client_id.unwrap_or_else(|| Uuid::new_v4().simple().to_string());
     if sid.len() > 1024 {
         return Err(ApiError::coded(
             Code::BadName,
