@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use bytes::Bytes;
 use fresco_cluster::content::{Catalogue, ClusterModels, Transfer};
-use fresco_cluster::protocol::Answered;
+use fresco_cluster::protocol::RequestResult;
 use fresco_cluster::protocol::alive::ClientName;
 use fresco_cluster::protocol::fronts::{FrontAnswer, FrontRequest};
 use fresco_cluster::{Broker, BrokerError, Delivered, Front, FrontParts, FrontRequests, Neighbour};
@@ -64,7 +64,7 @@ pub(crate) struct ForFronts {
 }
 
 impl FrontRequests for ForFronts {
-    fn answer(&self, request: FrontRequest) -> Answered<FrontAnswer> {
+    fn answer(&self, request: FrontRequest) -> RequestResult<FrontAnswer> {
         self.runtime.block_on(answer_front(&self.app, request))
     }
 }
@@ -142,7 +142,7 @@ impl WithNeighbours {
                     return;
                 };
                 let arrived = match front.whole_message(payload) {
-                    Ok(bytes) => relay::told(&own, &bytes),
+                    Ok(bytes) => relay::deliver(&own, &bytes),
                     Err(error) => {
                         tracing::warn!("a client was not told: {error}");
                         false
@@ -173,7 +173,7 @@ impl Neighbour for WithNeighbours {
         relay::front_has(&self.app, &self.runtime, front, clients);
     }
 
-    fn told(&self, payload: Bytes, delivered: Option<Delivered>) {
+    fn deliver(&self, payload: Bytes, delivered: Option<Delivered>) {
         if !self.told.push(payload, delivered) {
             tracing::warn!("clients of this front do not hear all that others have for them");
         }

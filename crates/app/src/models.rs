@@ -12,7 +12,7 @@ use fresco_cluster::content::sync::{self, ModelServer};
 use fresco_cluster::content::{Catalogue, ModelEntry};
 use fresco_cluster::protocol::control::{WorkerAnswer, WorkerRequest};
 use fresco_cluster::protocol::models::{CopyEnd, CopyProgress, Wanted};
-use fresco_cluster::{Broker, BrokerState, Heard, Subscription};
+use fresco_cluster::{Broker, BrokerState, ReceivedMessage, Subscription};
 use fresco_graph::lock;
 
 use crate::assembly::Assembly;
@@ -83,11 +83,12 @@ fn print(text: &str) -> anyhow::Result<()> {
 fn workers(broker: &Broker) -> anyhow::Result<Vec<String>> {
     let heard: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let names = heard.clone();
-    let listening = broker.subscribe(&broker.subject("alive.*"), move |heard: Heard| {
-        if let Some((_, name)) = heard.subject.rsplit_once('.') {
-            lock(&names).insert(name.to_owned());
-        }
-    })?;
+    let listening =
+        broker.subscribe(&broker.subject("alive.*"), move |heard: ReceivedMessage| {
+            if let Some((_, name)) = heard.subject.rsplit_once('.') {
+                lock(&names).insert(name.to_owned());
+            }
+        })?;
     let end = Instant::now() + LISTEN;
     while let Some(left) = end.checked_duration_since(Instant::now()) {
         std::thread::park_timeout(left);
@@ -136,14 +137,14 @@ fn list(broker: &Broker) -> anyhow::Result<ExitCode> {
 }
 
 /// The files of this machine, for others while this lives.
-struct Here {
+struct FileShare {
     server: Arc<ModelServer>,
     catalogue: Arc<Catalogue>,
     name: String,
     _listening: Subscription,
 }
 
-impl Here {
+impl FileShare {
     fn open(broker: &Arc<Broker>, args: &mut ModelsArgs) -> anyhow::Result<Self> {
         let settings = FolderSettings::resolve(std::mem::take(&mut args.dirs));
         let assembly = Assembly::open(&settings)?;
@@ -186,7 +187,7 @@ fn sync_models(broker: Arc<Broker>, mut args: ModelsArgs) -> anyhow::Result<Exit
     let here = if elsewhere {
         None
     } else {
-        Some(Here::open(&broker, &mut args)?)
+        Some(FileShare::open(&broker, &mut args)?)
     };
     let list = |worker: Option<&String>| -> anyhow::Result<Vec<ModelEntry>> {
         match (worker, &here) {
@@ -281,7 +282,7 @@ impl Teller {
     }
 }
 
-fn wanted(entry: &ModelEntry) -> Wanted {
+fn wanted_file(entry: &ModelEntry) -> Wanted {
     Wanted {
         folder: entry.folder.clone(),
         name: entry.name.clone(),
@@ -296,7 +297,7 @@ fn lacking(source: &[ModelEntry], there: &[ModelEntry], replace: bool) -> Vec<Wa
         None => true,
         Some(other) => replace && (other.size != entry.size || other.hash != entry.hash),
     };
-    source.iter().filter(lacks).map(wanted).collect()
+    source.iter().filter(lacks).map(wanted_file).collect()
 }
 
 /// The file that is meant by a name with or without its folder.
@@ -306,12 +307,12 @@ fn find(source: &[ModelEntry], name: &str, owner: Option<&str>) -> anyhow::Resul
         named == Some((entry.folder.as_str(), entry.name.as_str()))
     };
     if let Some(entry) = source.iter().find(whole) {
-        return Ok(wanted(entry));
+        return Ok(wanted_file(entry));
     }
     let found: Vec<&ModelEntry> = source.iter().filter(|entry| entry.name == name).collect();
     let owner = owner.unwrap_or("this machine");
     match found[..] {
-        [one] => Ok(wanted(one)),
+        [one] => Ok(wanted_file(one)),
         [] => bail!("{owner} has no model file {name}; `fresco models list` shows what there is"),
         _ => {
             let folders: Vec<&str> = found.iter().map(|entry| entry.folder.as_str()).collect();

@@ -33,9 +33,9 @@ const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
 const SECRET_ENDS: [&str; 3] = ["_TOKEN", "_KEY", "_SECRET"];
 const SECRET_STARTS: [&str; 2] = ["AWS_", "FRESCO_"];
 
-/// What the process is told beside the folders.
+/// The settings of the process of packs, besides its folders.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct HostSettings {
     pub(crate) flags: Map,
     pub(crate) on_cpu: bool,
     pub(crate) address: String,
@@ -59,7 +59,7 @@ pub(crate) fn host(
     python: Option<&Path>,
     wanted: &Wanted,
     limits: &PackLimits,
-    told: Told,
+    told: HostSettings,
 ) -> Arc<Hosts> {
     let dirs = &assembly.dirs;
     let roots = assembly.folders.roots("custom_nodes").unwrap_or_default();
@@ -153,7 +153,7 @@ fn environment(wanted: &[String], fence: &str) -> Vec<(String, String)> {
     seen
 }
 
-fn hello(dirs: &Dirs, folders: &Folders, limits: &PackLimits, told: Told) -> Map {
+fn hello(dirs: &Dirs, folders: &Folders, limits: &PackLimits, told: HostSettings) -> Map {
     let text = |path: &Path| Value::from(path.to_string_lossy().as_ref());
     let table: Vec<Value> = folders
         .table()
@@ -422,7 +422,7 @@ pub(crate) fn packs(args: PacksArgs) -> anyhow::Result<ExitCode> {
         args.python.as_deref(),
         &Wanted::default(),
         &limits,
-        Told::default(),
+        HostSettings::default(),
     );
     let surroundings: Arc<dyn Outside> = Arc::new(Surroundings {
         registry: assembly.registry.clone(),

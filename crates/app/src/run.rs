@@ -252,7 +252,7 @@ fn report(record: &HistoryRecord, dirs: &Dirs) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     let person = std::io::stdout().is_terminal();
     for made in listed(&outputs, dirs) {
-        let (line, sentence) = made.told();
+        let (line, sentence) = made.report();
         // Programs get the bare path; people get a sentence, on whichever of the two they look at.
         match sentence {
             Some(sentence) if person => writeln!(out, "{sentence}"),
@@ -284,8 +284,8 @@ enum Made {
 }
 
 impl Made {
-    /// The line for programs, and what a person is told of it.
-    fn told(&self) -> (&str, Option<String>) {
+    /// The line for programs, and the line for people.
+    fn report(&self) -> (&str, Option<String>) {
         match self {
             Self::File { path, preview } => {
                 let what = if *preview { "preview" } else { "saved" };
@@ -468,7 +468,7 @@ mod tests {
         )
         .unwrap();
         let listed = listed(&outputs, &dirs);
-        let told: Vec<_> = listed.iter().map(Made::told).collect();
+        let told: Vec<_> = listed.iter().map(Made::report).collect();
         assert_eq!(
             told,
             [
@@ -484,7 +484,7 @@ mod tests {
             ]
         );
         let relative = super::listed(&outputs, &Dirs::under(Path::new("base")));
-        assert!(Path::new(relative[0].told().0).is_absolute());
+        assert!(Path::new(relative[0].report().0).is_absolute());
     }
 
     #[test]

@@ -336,7 +336,7 @@ fn packs_host(settings: &ServeSettings, assembly: &Assembly) -> Arc<fresco_pytho
     let mut flags = crate::packs::flags(&settings.exec);
     flags.insert("port".into(), settings.port.into());
     flags.insert("multi_user".into(), settings.multi_user.into());
-    let told = crate::packs::Told {
+    let told = crate::packs::HostSettings {
         flags,
         on_cpu: settings.exec.memory.on_cpu(),
         address: settings

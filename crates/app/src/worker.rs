@@ -143,10 +143,10 @@ fn start_packs(
     sink: Arc<dyn EventSink>,
     engine: &Engine,
 ) -> Arc<fresco_python::Hosts> {
-    let told = crate::packs::Told {
+    let told = crate::packs::HostSettings {
         flags: crate::packs::flags(exec),
         on_cpu: exec.memory.on_cpu(),
-        ..crate::packs::Told::default()
+        ..crate::packs::HostSettings::default()
     };
     let packs = crate::packs::host(assembly, python, &exec.packs, &exec.pack_limits, told);
     let late = Arc::new(OnceLock::new());

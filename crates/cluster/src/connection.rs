@@ -89,8 +89,8 @@ pub enum BrokerState {
     Ready,
 }
 
-/// A message that was heard.
-pub struct Heard {
+/// A message that came in by a subscription.
+pub struct ReceivedMessage {
     pub subject: String,
     pub payload: Bytes,
     reply: Option<async_nats::Subject>,
@@ -599,7 +599,7 @@ impl Broker {
     pub fn subscribe(
         &self,
         subject: &str,
-        mut handler: impl FnMut(Heard) + Send + 'static,
+        mut handler: impl FnMut(ReceivedMessage) + Send + 'static,
     ) -> Result<Subscription, BrokerError> {
         let what = format!("listen to {subject}");
         let subscribe = async {
@@ -611,7 +611,7 @@ impl Broker {
         let mut subscriber = self.wait(&what, ANSWER, subscribe)?;
         let task = self.runtime.spawn(async move {
             while let Some(message) = subscriber.next().await {
-                handler(Heard {
+                handler(ReceivedMessage {
                     subject: message.subject.to_string(),
                     payload: message.payload,
                     reply: message.reply,
@@ -622,7 +622,7 @@ impl Broker {
     }
 
     /// Answers a request.
-    pub fn answer(&self, heard: &Heard, payload: Vec<u8>) -> Result<(), BrokerError> {
+    pub fn answer(&self, heard: &ReceivedMessage, payload: Vec<u8>) -> Result<(), BrokerError> {
         let Some(reply) = heard.reply.clone() else {
             return Ok(());
         };

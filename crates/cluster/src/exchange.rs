@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::connection::{Broker, BrokerError, Heard};
+use crate::connection::{Broker, BrokerError, ReceivedMessage};
 use crate::protocol::control::{WorkerAnswer, WorkerRequest};
-use crate::protocol::{self, Answered};
+use crate::protocol::{self, RequestResult};
 
 impl Broker {
     /// A message as it is sent: itself, or a reference to it where it is too large.
@@ -27,7 +27,7 @@ impl Broker {
         subject: &str,
         request: &Q,
         patience: Duration,
-    ) -> Result<Answered<A>, BrokerError> {
+    ) -> Result<RequestResult<A>, BrokerError> {
         let request = self.shorten(protocol::encode(request))?;
         let answer = self.request(subject, request, patience)?;
         let large = protocol::whole(self, &answer)?;
@@ -46,15 +46,15 @@ impl Broker {
         worker: &str,
         request: &WorkerRequest,
         patience: Duration,
-    ) -> Result<Answered<WorkerAnswer>, BrokerError> {
+    ) -> Result<RequestResult<WorkerAnswer>, BrokerError> {
         self.ask(&self.control_subject(worker), request, patience)
     }
 
     /// Answers a request on a thread of its own: some answers read files, or wait for a job.
     pub fn serve<Q, A>(
         self: &Arc<Self>,
-        heard: Heard,
-        answer: impl FnOnce(Q) -> Answered<A> + Send + 'static,
+        heard: ReceivedMessage,
+        answer: impl FnOnce(Q) -> RequestResult<A> + Send + 'static,
     ) where
         Q: DeserializeOwned,
         A: Serialize,

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use fresco_engine::{Engine, JobStore, MakeWorker, WorkerConfig, WorkerKind};
 use fresco_graph::lock;
 
-use crate::connection::{Broker, BrokerError, BrokerState, Heard, Subscription, is_word};
+use crate::connection::{Broker, BrokerError, BrokerState, ReceivedMessage, Subscription, is_word};
 use crate::content::{Catalogue, ClusterModels, Transfer};
 use crate::protocol::alive::Alive;
 use crate::protocol::control::{WorkerAnswer, WorkerRequest};
@@ -134,7 +134,7 @@ impl Front {
         });
         let _ = shared.engine.set(engine.clone());
         let mut heard = Vec::new();
-        let listen = |subject: &str, hear: fn(&FrontShared, &Heard)| {
+        let listen = |subject: &str, hear: fn(&FrontShared, &ReceivedMessage)| {
             let me = shared.clone();
             let subject = shared.broker.subject(subject);
             shared
@@ -325,7 +325,7 @@ impl FrontShared {
     }
 
     /// On the client's thread.
-    fn hear_alive(&self, heard: &Heard) {
+    fn hear_alive(&self, heard: &ReceivedMessage) {
         let Some(name) = heard.subject.rsplit('.').next().filter(|n| is_word(n)) else {
             return;
         };
@@ -358,7 +358,7 @@ impl FrontShared {
     }
 
     /// On the client's thread.
-    fn pass_on(&self, heard: &Heard, make: fn(bytes::Bytes) -> Inbox) {
+    fn pass_on(&self, heard: &ReceivedMessage, make: fn(bytes::Bytes) -> Inbox) {
         let task = heard.subject.rsplit('.').next();
         let Some(task) = task.and_then(|task| task.parse::<u64>().ok()) else {
             return;

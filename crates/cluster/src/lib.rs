@@ -30,7 +30,9 @@ pub mod protocol;
 mod streams;
 mod worker;
 
-pub use connection::{Broker, BrokerError, BrokerSettings, BrokerState, Heard, Subscription};
+pub use connection::{
+    Broker, BrokerError, BrokerSettings, BrokerState, ReceivedMessage, Subscription,
+};
 pub use front::{Delivered, Front, FrontParts, FrontRequests, Neighbour, WorkerFacts};
 pub use objects::{ContentHash, hash_file};
 pub use worker::{EventReceiver, MemoryRequests, WorkerParts, WorkerProcess, WorkerSink};

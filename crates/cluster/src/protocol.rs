@@ -97,8 +97,8 @@ impl ProtocolError {
     }
 }
 
-/// What the other side answers, or in words why it does not.
-pub type Answered<T> = Result<T, String>;
+/// The answer of the other side, or in words why it refuses.
+pub type RequestResult<T> = Result<T, String>;
 
 /// A message with the version that it is in. The names are those that every version reads.
 #[derive(Serialize)]
@@ -138,7 +138,7 @@ pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
 }
 
 /// An answer of this version. A refusal is where every version looks for it.
-pub fn encode_answer<T: Serialize>(answer: &Answered<T>) -> Vec<u8> {
+pub fn encode_answer<T: Serialize>(answer: &RequestResult<T>) -> Vec<u8> {
     text(&Sent {
         protocol: PROTOCOL,
         version: PROGRAM,
@@ -184,7 +184,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ProtocolError> {
 }
 
 /// Reads an answer of this version.
-pub fn decode_answer<T: DeserializeOwned>(bytes: &[u8]) -> Result<Answered<T>, ProtocolError> {
+pub fn decode_answer<T: DeserializeOwned>(bytes: &[u8]) -> Result<RequestResult<T>, ProtocolError> {
     let Received { body, error } = received(bytes)?;
     match (body, error) {
         (_, Some(why)) => Ok(Err(why)),

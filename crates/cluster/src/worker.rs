@@ -22,14 +22,14 @@ use fresco_engine::{Engine, JobPasser, now_ms};
 use fresco_files::Folders;
 use fresco_memory::{MemoryCommand, Refusal};
 
-use crate::connection::{Broker, BrokerError, Heard, Subscription, is_word};
+use crate::connection::{Broker, BrokerError, ReceivedMessage, Subscription, is_word};
 use crate::content::sync::ModelServer;
 use crate::content::{Catalogue, Transfer, neutral_view};
 use crate::protocol::alive::Alive;
 use crate::protocol::control::{FreedMemory, WorkerAnswer, WorkerDescription, WorkerRequest};
 use crate::protocol::jobs::{JobMessage, RunAnswer};
 use crate::protocol::memory::MemoryReply;
-use crate::protocol::{self, Answered, BEAT, PROTOCOL, ProtocolError};
+use crate::protocol::{self, BEAT, PROTOCOL, ProtocolError, RequestResult};
 use delivery::Undelivered;
 pub use events::{EventReceiver, WorkerSink};
 use place::Place;
@@ -89,12 +89,12 @@ struct Shared {
 }
 
 /// Makes one of what was heard.
-type Make = fn(Heard) -> AtTheDoor;
+type Make = fn(ReceivedMessage) -> AtTheDoor;
 
 /// What comes to the door.
 enum AtTheDoor {
-    Run(Heard),
-    Control(Heard),
+    Run(ReceivedMessage),
+    Control(ReceivedMessage),
     Close,
 }
 
@@ -289,7 +289,7 @@ impl Shared {
     }
 
     /// Takes a job, or says why not. Nothing: it has that job already.
-    fn admit(&self, heard: &Heard) -> Result<Option<JobMessage>, RunAnswer> {
+    fn admit(&self, heard: &ReceivedMessage) -> Result<Option<JobMessage>, RunAnswer> {
         let large = protocol::whole(&*self.broker, &heard.payload);
         let bytes = large.map_err(|e| RunAnswer::Busy(e.to_string()))?;
         let message = bytes.as_deref().unwrap_or(&heard.payload);
@@ -314,7 +314,7 @@ impl Shared {
         }
     }
 
-    fn answer(&self, request: WorkerRequest) -> Answered<WorkerAnswer> {
+    fn answer(&self, request: WorkerRequest) -> RequestResult<WorkerAnswer> {
         match request {
             WorkerRequest::Want { front } => {
                 self.place.want(&front);

@@ -15,7 +15,7 @@ use crate::reply::Sender;
 use crate::tasks::Bell;
 
 #[derive(Default)]
-struct Waiting {
+struct PendingRequests {
     /// All of them as one.
     request: Option<FreeRequest>,
     /// Those among them that do not wait for the prompt.
@@ -33,7 +33,7 @@ struct Waiting {
 
 #[derive(Default)]
 pub(crate) struct FreeRequests {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingRequests>,
     /// Whether there is something that does not wait: asked between any two nodes, so without a lock.
     urgent: AtomicBool,
 }
@@ -93,7 +93,7 @@ impl FreeRequests {
         self.urge(&waiting);
     }
 
-    fn urge(&self, waiting: &Waiting) {
+    fn urge(&self, waiting: &PendingRequests) {
         self.urgent.store(true, Ordering::Release);
         if let Some(bell) = &waiting.bell {
             bell.ring();
@@ -145,9 +145,9 @@ impl FreeRequests {
     /// Nothing will be carried out any more; whoever waits is told so.
     pub(crate) fn close(&self) {
         let mut waiting = lock(&self.waiting);
-        *waiting = Waiting {
+        *waiting = PendingRequests {
             closed: true,
-            ..Waiting::default()
+            ..PendingRequests::default()
         };
     }
 }

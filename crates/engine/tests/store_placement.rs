@@ -53,7 +53,7 @@ fn ask(store: &JobStore, worker: &str, models: &[&str]) -> Option<TakenJob> {
 }
 
 #[track_caller]
-fn given(store: &JobStore, worker: &str, models: &[&str], wanted: &str) -> u64 {
+fn take_expected_job(store: &JobStore, worker: &str, models: &[&str], wanted: &str) -> u64 {
     let job = ask(store, worker, models);
     let id = job.as_ref().map(|job| &*job.prompt_id);
     assert_eq!(id, Some(wanted));
@@ -67,11 +67,11 @@ fn a_worker_takes_what_it_has_weights_for() {
     for (id, model) in [("1", "b"), ("2", "a"), ("3", "a"), ("4", "")] {
         put_for(&store, id, "me", model, Priority::Auto);
     }
-    given(&store, "one", &["a"], "2");
-    given(&store, "one", &["a"], "3");
+    take_expected_job(&store, "one", &["a"], "2");
+    take_expected_job(&store, "one", &["a"], "3");
     // Nothing of its own is left but what needs none.
-    given(&store, "one", &["a"], "4");
-    given(&store, "one", &["a"], "1");
+    take_expected_job(&store, "one", &["a"], "4");
+    take_expected_job(&store, "one", &["a"], "1");
     assert!(ask(&store, "one", &["b"]).is_none());
 }
 
@@ -81,8 +81,8 @@ fn what_is_put_in_front_is_next() {
     assert!(ask(&store, "one", &["a"]).is_none());
     put_for(&store, "1", "me", "a", Priority::Auto);
     put_for(&store, "2", "me", "b", Priority::Front);
-    given(&store, "one", &["a"], "2");
-    given(&store, "one", &["a"], "1");
+    take_expected_job(&store, "one", &["a"], "2");
+    take_expected_job(&store, "one", &["a"], "1");
 }
 
 #[test]
@@ -138,23 +138,23 @@ fn jobs_that_went_down_with_the_process_run_again_one_by_one() {
     for id in ["1", "2", "3"] {
         put_for(&store, id, "me", "", Priority::Auto);
     }
-    given(&store, "one", &[], "1");
-    given(&store, "two", &[], "2");
+    take_expected_job(&store, "one", &[], "1");
+    take_expected_job(&store, "two", &[], "2");
     let copy = crash_copy(&path, &dir.path().join("crashed"));
     let after = open(&copy).unwrap();
-    let first = given(&after, "one", &[], "1");
+    let first = take_expected_job(&after, "one", &[], "1");
     assert!(ask(&after, "two", &[]).is_none(), "nothing runs beside it");
     end(&after, first);
-    let second = given(&after, "two", &[], "2");
+    let second = take_expected_job(&after, "two", &[], "2");
     assert!(ask(&after, "one", &[]).is_none());
     // It goes down again: only this one is to blame.
     let copy = crash_copy(&copy, &dir.path().join("again"));
     let last = open(&copy).unwrap();
-    given(&last, "one", &[], "3");
+    take_expected_job(&last, "one", &[], "3");
     let outline = last.outline().wait().unwrap().unwrap();
     assert_eq!(outline.held, [Arc::from("2")]);
     end(&after, second);
-    given(&after, "one", &[], "3");
+    take_expected_job(&after, "one", &[], "3");
 }
 
 #[test]
@@ -170,8 +170,8 @@ fn order_holding_and_pausing_hold_for_several_workers() {
         ..QueueChange::default()
     };
     store.change_queue(change).wait().unwrap().unwrap();
-    given(&store, "one", &[], "3");
-    given(&store, "two", &[], "2");
+    take_expected_job(&store, "one", &[], "3");
+    take_expected_job(&store, "two", &[], "2");
     let pause = |paused| QueueChange {
         paused: Some(paused),
         release: vec!["1".into()],
@@ -180,9 +180,9 @@ fn order_holding_and_pausing_hold_for_several_workers() {
     store.change_queue(pause(true)).wait().unwrap().unwrap();
     assert!(ask(&store, "one", &[]).is_none());
     store.change_queue(pause(false)).wait().unwrap().unwrap();
-    given(&store, "one", &[], "1");
-    given(&store, "one", &[], "4");
+    take_expected_job(&store, "one", &[], "1");
+    take_expected_job(&store, "one", &[], "4");
     store.clear_pending().wait().unwrap().unwrap();
     put_for(&store, "5", "me", "", Priority::Auto);
-    given(&store, "one", &[], "5");
+    take_expected_job(&store, "one", &[], "5");
 }

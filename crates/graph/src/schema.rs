@@ -88,13 +88,13 @@ type Lookup = dyn Fn(&str, &str) -> Option<String> + Send + Sync;
 /// node's results are used again only while the answers stay the same.
 pub struct Versions(pub Arc<Lookup>);
 
-/// Calls a function.
-type Around = dyn Fn(&Arc<AtomicBool>, &mut dyn FnMut()) + Send + Sync;
+/// Calls a function with a flag in force.
+type ScopedCall = dyn Fn(&Arc<AtomicBool>, &mut dyn FnMut()) + Send + Sync;
 
 /// Makes a flag known to what a node does, however deep: nodes get their [`Cx`](crate::Cx), but the arithmetic below them
 /// does not. One of the [`Resources`](crate::Resources) of an engine, called with a flag that is raised when the work is
 /// not wanted any more, and with the work.
-pub struct CallScope(pub Arc<Around>);
+pub struct CallScope(pub Arc<ScopedCall>);
 
 /// Gives the entries of combos that follow the disk. `models/TYPE` lists a model folder, `input/CLASS` the input
 /// folder's files of a content class (`image`, `audio`, ...).

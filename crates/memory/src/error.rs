@@ -37,4 +37,4 @@ pub enum MemoryError {
 /// The record of weights is gone although something refers to them: their loader must run again.
 #[derive(Debug, thiserror::Error)]
 #[error("the weights were removed; run the loader again")]
-pub struct Gone;
+pub struct WeightsRemoved;

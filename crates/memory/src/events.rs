@@ -53,9 +53,9 @@ impl Draft {
     }
 
     pub(crate) fn who(mut self, who: &Who) -> Self {
-        let said = |text: &Arc<str>| (!text.is_empty()).then(|| Arc::clone(text));
-        self.0.prompt = said(&who.prompt);
-        self.0.node = said(&who.node);
+        let non_empty = |text: &Arc<str>| (!text.is_empty()).then(|| Arc::clone(text));
+        self.0.prompt = non_empty(&who.prompt);
+        self.0.node = non_empty(&who.node);
         self
     }
 
@@ -182,16 +182,16 @@ impl Log {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingEvents {
     events: VecDeque<Event>,
-    /// Somebody hands events out now; whoever comes in between leaves his to them.
+    /// A thread hands events out now; others that come meanwhile leave theirs to it.
     busy: bool,
 }
 
 /// Hands events to listeners.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingEvents>,
     listeners: Mutex<Vec<Listener>>,
 }
 

@@ -39,7 +39,7 @@ mod whatif;
 pub use blocks::{Distribution, Placement, allocation_string, distribute};
 pub use budget::{Budget, Demand, ReserveRule, Reserves, VramState, budget, headroom};
 pub use command::{MemoryAnswer, MemoryCommand, Overview, Refusal};
-pub use error::{Gone, MemoryError};
+pub use error::{MemoryError, WeightsRemoved};
 pub use events::{EventNumbers, Listener};
 pub use expert::{
     Amount, DeviceTotal, Expert, ExpertCode, ExpertError, Warning, device_order, parse_expert,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::act::{Cause, PRESSURE};
 use crate::entry::{FailedRelease, Hold, ModelEntry, Owner};
-use crate::error::Gone;
+use crate::error::WeightsRemoved;
 use crate::events::event;
 use crate::lease::{Handle, Lease};
 use crate::place::{Load, Models};
@@ -42,7 +42,7 @@ impl ModelRegistry {
             if !known.is_some_and(|entry| entry.handles.contains_key(&handle.model())) {
                 let weights = handle.id().clone();
                 drop(guard);
-                let source = Box::new(Gone);
+                let source = Box::new(WeightsRemoved);
                 return Err(MemoryError::Load { weights, source });
             }
             let model = (handle.id().clone(), handle.model());
@@ -231,7 +231,7 @@ impl ModelRegistry {
     ) -> Result<FileRead, MemoryError> {
         let gone = || MemoryError::Load {
             weights: id.clone(),
-            source: Box::new(Gone),
+            source: Box::new(WeightsRemoved),
         };
         let mut guard = self.lock();
         while guard.entries.get(id).ok_or_else(gone)?.busy {

@@ -195,8 +195,8 @@ impl Fleet {
         seat.is_none_or(|seat| self.may_take(seat, needs))
     }
 
-    /// A worker is there no more.
-    pub fn gone(&mut self, name: &str) {
+    /// Forgets a worker that has left.
+    pub fn remove_worker(&mut self, name: &str) {
         if let Some(&at) = self.places.get(name) {
             self.set_view(at, &Arc::default());
             self.askers.remove(&at);
@@ -579,11 +579,11 @@ mod tests {
         let worker = two.clone();
         assert_eq!(place(&fleet), Choice::Take { job: 0, worker });
         assert_eq!(fleet.lacking(&wants), None);
-        fleet.gone("two");
+        fleet.remove_worker("two");
         assert_eq!(place(&fleet), nothing);
         assert_eq!(fleet.lacking(&wants), Some(vec![lacking(&one)]));
         assert_eq!(fleet.len(), 1);
-        fleet.gone("one");
+        fleet.remove_worker("one");
         assert_eq!(fleet.lacking(&wants), Some(Vec::new()));
         assert_eq!(Fleet::default().lacking(&wants), None);
     }

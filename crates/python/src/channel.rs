@@ -81,8 +81,8 @@ struct SlotState {
     questions: VecDeque<Frame>,
 }
 
-/// What came first.
-pub(crate) enum Came {
+/// The message that came first.
+pub(crate) enum NextMessage {
     Answer(Answer),
     Question(Frame),
     Nothing,
@@ -150,18 +150,18 @@ impl Slot {
     }
 
     /// Waits a while for the answer or a question.
-    pub(crate) fn next(&self, limit: Duration) -> Came {
+    pub(crate) fn next(&self, limit: Duration) -> NextMessage {
         let until = Instant::now() + limit;
         let mut state = lock(&self.state);
         loop {
             if let Some(question) = state.questions.pop_front() {
-                return Came::Question(question);
+                return NextMessage::Question(question);
             }
             if let Some(answer) = state.answer.take() {
-                return Came::Answer(answer);
+                return NextMessage::Answer(answer);
             }
             let Some(left) = until.checked_duration_since(Instant::now()) else {
-                return Came::Nothing;
+                return NextMessage::Nothing;
             };
             state = self
                 .changed

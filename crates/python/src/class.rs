@@ -64,7 +64,7 @@ impl PackClass {
         class
     }
 
-    fn said(&self) -> Option<Described> {
+    fn description(&self) -> Option<Described> {
         self.known
             .read()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -72,13 +72,13 @@ impl PackClass {
     }
 
     fn known(&self) -> Described {
-        self.said()
+        self.description()
             .unwrap_or_else(|| Described::unknown(&self.name, &self.module))
     }
 
     /// What it declared last; a class that never said anything is left out, and not shown empty.
     fn before(&self, why: &str) -> Result<Declaration, NodeError> {
-        let Some(known) = self.said() else {
+        let Some(known) = self.description() else {
             return Err(NodeError::runtime(why));
         };
         Ok(Declaration {
@@ -264,7 +264,13 @@ impl PackClass {
     }
 
     /// Asks and waits, until there is an answer or the prompt is interrupted.
-    fn ask(&self, live: &Arc<Live>, method: &'static str, question: Question, cx: &Cx) -> Answered {
+    fn ask(
+        &self,
+        live: &Arc<Live>,
+        method: &'static str,
+        question: Question,
+        cx: &Cx,
+    ) -> CallAnswer {
         let pending = self.send(live, method, question, cx);
         let answer = pending.slot.wait(None, NOTICE);
         if matches!(answer, Err(Fault::Given)) {
@@ -330,7 +336,7 @@ impl PackClass {
         }
     }
 
-    fn read(&self, live: &Arc<Live>, answered: Answered, cx: &Cx) -> NodeResult {
+    fn read(&self, live: &Arc<Live>, answered: CallAnswer, cx: &Cx) -> NodeResult {
         let (body, numbers) = answered.answer.map_err(|fault| self.error(fault))?;
         let decoder = Decoder {
             live,
@@ -367,14 +373,14 @@ struct Pending {
     _watch: CancelWatch,
 }
 
-struct Answered {
+struct CallAnswer {
     answer: Answer,
     sent: Arc<Vec<Value>>,
 }
 
 impl Pending {
-    fn finish(self, answer: Answer) -> Answered {
-        Answered {
+    fn finish(self, answer: Answer) -> CallAnswer {
+        CallAnswer {
             answer,
             sent: self.sent.clone(),
         }
@@ -435,7 +441,7 @@ impl NodeClass for PackClass {
             name: self.name.clone(),
             module: self.module.clone(),
             owner: self.owner.clone(),
-            known: RwLock::new(self.said()),
+            known: RwLock::new(self.description()),
             slow: Mutex::new(None),
         };
         let future: NodeFuture = Box::pin(Later {

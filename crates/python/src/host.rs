@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use fresco_graph::{Args, Codec, Cx, Map, NodeClass, NodeError, Resources, Value, lock, map};
 use fresco_tensor::Tensor;
 
-use crate::channel::{Came, Fault};
+use crate::channel::{Fault, NextMessage};
 use crate::class::PackClass;
 use crate::discover::Candidate;
 use crate::interpreter::{Interpreter, Search};
@@ -417,7 +417,7 @@ impl Host {
         );
         let mut seen = (None, Instant::now());
         loop {
-            if let Came::Answer(answer) = slot.next(LOOK) {
+            if let NextMessage::Answer(answer) = slot.next(LOOK) {
                 return answer.map(|(value, _)| value);
             }
             let importing = lock(&live.importing).clone();

@@ -26,7 +26,7 @@ pub(crate) struct Outgoing {
     pieces: Vec<(u64, Tensor)>,
     size: u64,
     /// Files that are used again and again, with their numbers and sizes.
-    lent: Vec<Lent>,
+    lent: Vec<SegmentLoan>,
     pool: Option<Arc<Segments>>,
 }
 
@@ -150,7 +150,7 @@ fn write_numbers(file: &mut File, offset: u64, tensor: &Tensor) -> io::Result<()
 }
 
 /// A file of the pool on its way.
-struct Lent {
+struct SegmentLoan {
     number: u64,
     size: u64,
     #[cfg(target_os = "linux")]
@@ -201,12 +201,12 @@ impl Segments {
     }
 
     #[cfg(not(target_os = "linux"))]
-    fn lend(&self, _: &Arc<dyn Opaque>, _: &Tensor) -> Option<Lent> {
+    fn lend(&self, _: &Arc<dyn Opaque>, _: &Tensor) -> Option<SegmentLoan> {
         None
     }
 
     #[cfg(target_os = "linux")]
-    fn lend(&self, object: &Arc<dyn Opaque>, tensor: &Tensor) -> Option<Lent> {
+    fn lend(&self, object: &Arc<dyn Opaque>, tensor: &Tensor) -> Option<SegmentLoan> {
         let size = tensor.len() as u64 * 4;
         let address = Arc::as_ptr(object).cast::<()>() as usize;
         let mut pool = lock(&self.0);
@@ -223,7 +223,7 @@ impl Segments {
         {
             segment.loans += 1;
             segment.used = clock;
-            return readable(&segment.file).map(|descriptor| Lent {
+            return readable(&segment.file).map(|descriptor| SegmentLoan {
                 number,
                 size,
                 descriptor,
@@ -248,7 +248,7 @@ impl Segments {
             return None;
         }
         let descriptor = readable(&segment.file)?;
-        Some(Lent {
+        Some(SegmentLoan {
             number,
             size,
             descriptor,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fresco_graph::{Back, Callback, Map, NodeError, Opaque, Parts, Value, lock, map};
 use fresco_tensor::Tensor;
 
-use crate::channel::{Came, Fault};
+use crate::channel::{Fault, NextMessage};
 use crate::segment::{Incoming, Outgoing, in_main_memory};
 use crate::worker::Live;
 
@@ -90,12 +90,12 @@ impl Callback for PackValue {
         let cancel = fresco_tensor::cancel::Cancel::current();
         loop {
             match slot.next(LOOK) {
-                Came::Nothing if cancel.is_raised() => {
+                NextMessage::Nothing if cancel.is_raised() => {
                     live.channel.event("stop", map! {"callback" => number});
                     return Err(NodeError::Interrupted);
                 }
-                Came::Nothing => {}
-                Came::Answer(answer) => {
+                NextMessage::Nothing => {}
+                NextMessage::Answer(answer) => {
                     let (value, numbers) = answer.map_err(|fault| match fault {
                         Fault::Raised(error) => crate::class::raised(&error),
                         _ => gone(),
@@ -108,7 +108,7 @@ impl Callback for PackValue {
                     };
                     return decoder.value(&value).map_err(NodeError::runtime);
                 }
-                Came::Question(frame) => answer_back(&live, &frame, &sent, back),
+                NextMessage::Question(frame) => answer_back(&live, &frame, &sent, back),
             }
         }
     }

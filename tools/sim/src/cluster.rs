@@ -291,7 +291,7 @@ impl World {
             seat.dead = true;
             seat.models.clear();
             self.asks.remove(&self.names[worker]);
-            self.fleet.gone(&self.names[worker]);
+            self.fleet.remove_worker(&self.names[worker]);
             if let Some((job, _, _)) = seat.running.take() {
                 self.outcome.retried += 1;
                 // As the store does it: tried again before all others.

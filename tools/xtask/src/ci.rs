@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    beside::Beside,
+    background::BackgroundCommand,
     cross, cuda, deny, docgen, gpu, install,
     steps::{Clock, cargo, command, present, run as run_command, run_keeping},
     tidy, tree, web,
@@ -21,7 +21,7 @@ struct Step {
 }
 
 /// A check that only compiles, into a folder of its own: it begins with the first step that mostly waits.
-const BESIDE: &str = "windows";
+const BACKGROUND: &str = "windows";
 
 const STEPS: &[Step] = &[
     Step {
@@ -127,7 +127,7 @@ const STEPS: &[Step] = &[
         work: |_| frontends(&[]),
     },
     Step {
-        name: BESIDE,
+        name: BACKGROUND,
         work: |_| cross::check_windows(),
     },
 ];
@@ -140,16 +140,16 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let mut clock = Clock::default();
     let mut counts = Vec::new();
     let mut outcome = Ok(());
-    let mut beside = None;
+    let mut background = None;
     for step in steps {
         if step.name == "soak" && steps.len() > 1 {
-            beside = Some(Beside::begin(|| {
+            background = Some(BackgroundCommand::begin(|| {
                 cross::windows_tools()?;
                 Ok(cross::windows_check())
             }));
         }
-        outcome = match beside.take_if(|_| step.name == BESIDE) {
-            Some(begun) => clock.step(BESIDE, || begun.end()),
+        outcome = match background.take_if(|_| step.name == BACKGROUND) {
+            Some(begun) => clock.step(BACKGROUND, || begun.end()),
             None => clock.step(step.name, || (step.work)(&mut counts)),
         };
         if outcome.is_err() {

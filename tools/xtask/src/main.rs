@@ -7,8 +7,8 @@
     reason = "this program's output is what it prints"
 )]
 
+mod background;
 mod bench;
-mod beside;
 mod ci;
 mod commands;
 mod cross;

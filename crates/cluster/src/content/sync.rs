@@ -22,7 +22,7 @@ use super::catalogue::{Catalogue, ModelEntry};
 use super::objects::Objects;
 use crate::connection::{Broker, BrokerError};
 use crate::objects::{ContentHash, hash_file};
-use crate::protocol::Answered;
+use crate::protocol::RequestResult;
 use crate::protocol::control::{WorkerAnswer, WorkerRequest};
 use crate::protocol::models::{CopyEnd, CopyProgress, ModelAnswer, ModelRequest, Wanted};
 
@@ -78,11 +78,19 @@ pub enum SyncError {
 
 /// Others who can be asked, by name.
 pub trait Peers: Send + Sync {
-    fn ask(&self, name: &str, request: ModelRequest) -> Result<Answered<ModelAnswer>, BrokerError>;
+    fn ask(
+        &self,
+        name: &str,
+        request: ModelRequest,
+    ) -> Result<RequestResult<ModelAnswer>, BrokerError>;
 }
 
 impl Peers for Broker {
-    fn ask(&self, name: &str, request: ModelRequest) -> Result<Answered<ModelAnswer>, BrokerError> {
+    fn ask(
+        &self,
+        name: &str,
+        request: ModelRequest,
+    ) -> Result<RequestResult<ModelAnswer>, BrokerError> {
         let request = WorkerRequest::Models(request);
         Ok(match self.ask_worker(name, &request, PATIENCE)? {
             Ok(WorkerAnswer::Models(answer)) => Ok(answer),
@@ -127,7 +135,7 @@ impl ModelServer {
     }
 
     /// Answers a request. May read and store a part of a file; copies go on by themselves.
-    pub fn answer(self: &Arc<Self>, request: ModelRequest) -> Answered<ModelAnswer> {
+    pub fn answer(self: &Arc<Self>, request: ModelRequest) -> RequestResult<ModelAnswer> {
         match request {
             // Not what was there at the last look: whoever asks has just put a file there.
             ModelRequest::List => Ok(ModelAnswer::List(self.catalogue.look().to_vec())),
@@ -157,7 +165,7 @@ impl ModelServer {
             .ok_or_else(|| format!("there is no model file {folder}/{name} here"))
     }
 
-    fn describe(&self, file: &Wanted) -> Answered<ModelAnswer> {
+    fn describe(&self, file: &Wanted) -> RequestResult<ModelAnswer> {
         let (entry, _) = self.find(file)?;
         if entry.size <= AT_ONCE {
             let now = self.catalogue.content(&entry.folder, &entry.name);
@@ -168,7 +176,7 @@ impl ModelServer {
         Ok(ModelAnswer::Entry(entry))
     }
 
-    fn part(&self, file: &Wanted, offset: u64) -> Answered<ModelAnswer> {
+    fn part(&self, file: &Wanted, offset: u64) -> RequestResult<ModelAnswer> {
         let (_, path) = self.find(file)?;
         let read = || -> io::Result<Vec<u8>> {
             let mut file = File::open(&path)?;
@@ -189,7 +197,7 @@ impl ModelServer {
         from: String,
         files: Vec<Wanted>,
         replace: bool,
-    ) -> Answered<ModelAnswer> {
+    ) -> RequestResult<ModelAnswer> {
         let copies = Arc::new(Copies {
             progress: Mutex::new(vec![CopyProgress::default(); files.len()]),
             files,
@@ -230,7 +238,7 @@ impl ModelServer {
     }
 
     /// How far copies are.
-    fn progress(&self, copy: u64) -> Answered<ModelAnswer> {
+    fn progress(&self, copy: u64) -> RequestResult<ModelAnswer> {
         let copies = lock(&self.copies).get(&copy).cloned();
         let copies = copies.ok_or_else(|| {
             format!("copy {copy} is unknown; this machine may have started again")

@@ -9,11 +9,11 @@ use fresco_graph::{Value, lock};
 use serde::{Deserialize, Serialize};
 
 use super::{Front, FrontShared};
-use crate::connection::{BrokerError, Heard, chain, is_word};
+use crate::connection::{BrokerError, ReceivedMessage, chain, is_word};
 use crate::content::{FileRef, named_outputs};
 use crate::protocol::alive::{ClientName, FrontAlive};
 use crate::protocol::fronts::{FrontAnswer, FrontRequest};
-use crate::protocol::{self, Answered, OtherVersion, ProtocolError, SILENT};
+use crate::protocol::{self, OtherVersion, ProtocolError, RequestResult, SILENT};
 
 /// How long an answer may take.
 const ANSWERS: Duration = Duration::from_secs(3);
@@ -41,17 +41,17 @@ pub trait Neighbour: Send + Sync {
 
     /// Another front has something for a client here. [`Front::whole_message`] makes the message of it. `delivered` is to be told whether
     /// the client was there; one that is dropped means that it was not.
-    fn told(&self, payload: Bytes, delivered: Option<Delivered>);
+    fn deliver(&self, payload: Bytes, delivered: Option<Delivered>);
 }
 
 /// Answers questions of other fronts. May take its time.
 pub trait FrontRequests: Send + Sync {
-    fn answer(&self, request: FrontRequest) -> Answered<FrontAnswer>;
+    fn answer(&self, request: FrontRequest) -> RequestResult<FrontAnswer>;
 }
 
 /// Whether a client got what another front had for it.
 #[derive(Serialize, Deserialize)]
-struct Handed {
+struct DeliveryReport {
     delivered: bool,
 }
 
@@ -82,7 +82,7 @@ impl FrontShared {
     }
 
     /// On the client's thread.
-    pub(super) fn hear_front(&self, heard: &Heard) {
+    pub(super) fn hear_front(&self, heard: &ReceivedMessage) {
         let name = heard.subject.rsplit('.').next().filter(|n| is_word(n));
         let Some(name) = name.filter(|name| **name != *self.id) else {
             return;
@@ -122,29 +122,29 @@ impl FrontShared {
     }
 
     /// On the client's thread.
-    pub(super) fn hear_told(&self, heard: &Heard) {
+    pub(super) fn hear_told(&self, heard: &ReceivedMessage) {
         if let Some(neighbour) = self.peers.neighbour.get() {
-            neighbour.told(heard.payload.clone(), None);
+            neighbour.deliver(heard.payload.clone(), None);
         }
     }
 
     /// On the client's thread. As [`FrontShared::hear_told`], by a front that waits for a word.
-    pub(super) fn hear_handed(self: &Arc<Self>, heard: Heard) {
+    pub(super) fn hear_handed(self: &Arc<Self>, heard: ReceivedMessage) {
         let Some(neighbour) = self.peers.neighbour.get() else {
             return;
         };
         let (me, payload) = (self.clone(), heard.payload.clone());
         let answer = move |arrived: bool| {
-            let word = protocol::encode(&Handed { delivered: arrived });
+            let word = protocol::encode(&DeliveryReport { delivered: arrived });
             if let Err(error) = me.broker.answer(&heard, word) {
                 tracing::debug!("another front was not answered: {error}");
             }
         };
-        neighbour.told(payload, Some(Box::new(answer)));
+        neighbour.deliver(payload, Some(Box::new(answer)));
     }
 
     /// On the client's thread.
-    pub(super) fn hear_question(self: &Arc<Self>, heard: Heard) {
+    pub(super) fn hear_question(self: &Arc<Self>, heard: ReceivedMessage) {
         let me = self.clone();
         self.broker.serve(heard, move |request: FrontRequest| {
             let Some(answers) = me.peers.answers.get() else {
@@ -184,7 +184,7 @@ impl Front {
         let message = broker.shorten(message)?;
         let subject = broker.subject(&format!("fronts.hand.{front}"));
         let answer = broker.request(&subject, message, HANDING)?;
-        Ok(protocol::decode(&answer).is_ok_and(|Handed { delivered }| delivered))
+        Ok(protocol::decode(&answer).is_ok_and(|DeliveryReport { delivered }| delivered))
     }
 
     /// What another front sent, though it was too large for a message.

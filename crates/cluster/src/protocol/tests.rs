@@ -232,8 +232,8 @@ fn every_request_and_answer_travels_whole() {
         records: map! {"p" => map! {"outputs" => Map::new()}}.into(),
         files: vec![file()],
     });
-    let refused: Answered<WorkerAnswer> = Err("it is busy".to_owned());
-    let read: Answered<WorkerAnswer> = decode_answer(&encode_answer(&refused)).unwrap();
+    let refused: RequestResult<WorkerAnswer> = Err("it is busy".to_owned());
+    let read: RequestResult<WorkerAnswer> = decode_answer(&encode_answer(&refused)).unwrap();
     assert_eq!(read.unwrap_err(), "it is busy");
 }
 

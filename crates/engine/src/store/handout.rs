@@ -127,7 +127,7 @@ impl StoreThread {
 
     /// A worker is there no more: nothing waits for it, and it asks for nothing.
     pub(super) fn worker_gone(&mut self, name: &str) {
-        self.workers.placement.fleet.gone(name);
+        self.workers.placement.fleet.remove_worker(name);
         let (gone, stay): (VecDeque<Waiter>, VecDeque<Waiter>) = self
             .workers
             .waiters

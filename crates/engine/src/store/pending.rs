@@ -57,7 +57,7 @@ pub(super) struct Body {
 
 /// A waiting job as its row says it.
 #[derive(Clone, Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedJob {
     pub(super) key: Key,
     /// Runs in which the process died.
     pub(super) attempts: u32,
@@ -331,7 +331,7 @@ impl Pending {
 
     /// Takes the waiting jobs as the database has them. Bodies and secrets of those that stayed are kept: the secrets
     /// exist nowhere else.
-    pub(super) fn replace(&mut self, waiting: Vec<Waiting>) {
+    pub(super) fn replace(&mut self, waiting: Vec<QueuedJob>) {
         self.order.clear();
         self.retries.clear();
         self.held.clear();

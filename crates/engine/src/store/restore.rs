@@ -69,7 +69,7 @@ impl StoreThread {
             .as_ref()
             .is_none_or(|lost| lost.trouble != trouble);
         if first {
-            tracing::error!(path = %path.display(), "the database {}", said(&trouble));
+            tracing::error!(path = %path.display(), "the database {}", describe(&trouble));
         }
         match self.restore(&path, &trouble) {
             Ok(()) => {
@@ -79,7 +79,10 @@ impl StoreThread {
             Err(problem) => {
                 let error = StoreError::Lost {
                     path: path.clone(),
-                    problem: format!("{}, so nothing can be stored: {problem}", said(&trouble)),
+                    problem: format!(
+                        "{}, so nothing can be stored: {problem}",
+                        describe(&trouble)
+                    ),
                 };
                 if first {
                     tracing::error!("{error}");
@@ -359,7 +362,7 @@ struct KnownJob {
     reason: Option<Arc<str>>,
 }
 
-fn said(trouble: &Trouble) -> &'static str {
+fn describe(trouble: &Trouble) -> &'static str {
     match trouble {
         Trouble::Gone => "was deleted while Fresco was running",
         Trouble::Replaced => "was replaced by another file while Fresco was running",

@@ -23,7 +23,7 @@ use super::handout::{Placement, client_id};
 use super::history::{self, EncodedOutcome, Totals};
 use super::leases::{GRACE, Leased, hold_reason, task_number};
 use super::outcomes::Unsaved;
-use super::pending::{Facts, Key, Pending, Waiting};
+use super::pending::{Facts, Key, Pending, QueuedJob};
 use super::record::*;
 use super::restore::Lost;
 use super::schema::Database;
@@ -276,13 +276,13 @@ impl StoreThread {
             [RECOVERED, &run],
         )
         .map_err(&fail)?;
-        let dead: Vec<Waiting> = db
+        let dead: Vec<QueuedJob> = db
             .prepare(&format!(
                 "SELECT {WAITING} FROM jobs WHERE lease_owner IS NOT NULL AND deadline IS NULL ORDER BY seq"
             ))
             .and_then(|mut s| s.query_map([], read_waiting)?.collect())
             .map_err(&fail)?;
-        for Waiting { key, attempts, .. } in dead {
+        for QueuedJob { key, attempts, .. } in dead {
             let reason = hold_reason(attempts);
             match &reason {
                 None => {
@@ -312,7 +312,7 @@ impl StoreThread {
     /// Reads the waiting jobs from the database; the truth after opening and after a failed batch.
     pub(super) fn reload(&mut self) -> Result<(), StoreError> {
         let db = &self.database.connection;
-        let mut jobs: Vec<Waiting> = db
+        let mut jobs: Vec<QueuedJob> = db
             .prepare_cached(&format!("SELECT {WAITING} FROM jobs"))
             .and_then(|mut s| s.query_map([], read_waiting)?.collect())
             .map_err(StoreError::sql("read the queue"))?;
@@ -912,11 +912,11 @@ impl StoreThread {
     }
 }
 
-/// Columns of `jobs` that make a [`Waiting`].
+/// Columns of `jobs` that make a [`QueuedJob`].
 const WAITING: &str = "number, prompt_id, seq, attempt, place, held, held_reason";
 
-fn read_waiting(row: &rusqlite::Row) -> rusqlite::Result<Waiting> {
-    Ok(Waiting {
+fn read_waiting(row: &rusqlite::Row) -> rusqlite::Result<QueuedJob> {
+    Ok(QueuedJob {
         key: Key {
             number: read_number(row, 0)?,
             prompt_id: text(row, 1)?,

@@ -26,8 +26,8 @@ fn the_strongest_claim_counts() {
                 } else {
                     (weak, strong)
                 };
-                let a = bench.load(&who("p", "a"), "u", &even(2, GIB), &told(*first));
-                let b = bench.load(&who("p", "b"), "u", &even(2, GIB), &told(*second));
+                let a = bench.load(&who("p", "a"), "u", &even(2, GIB), &with_policy(*first));
+                let b = bench.load(&who("p", "b"), "u", &even(2, GIB), &with_policy(*second));
                 let report = bench.report(&a).unwrap();
                 assert_eq!(report.policy, *strong);
                 let conflict = *weak == Policy::EjectAfter && *strong > Policy::EjectAfter;
@@ -53,7 +53,7 @@ fn a_claimant_has_one_claim() {
         Policy::Keep,
         Policy::Auto,
     ] {
-        let u = bench.load(&who("p", "u"), "u", &even(2, GIB), &told(policy));
+        let u = bench.load(&who("p", "u"), "u", &even(2, GIB), &with_policy(policy));
         let report = bench.report(&u).unwrap();
         assert_eq!((report.policy, report.claims.len()), (policy, 1));
         assert_eq!(report.policy_source, PolicySource::NodeInput);
@@ -62,11 +62,11 @@ fn a_claimant_has_one_claim() {
     // Another client is another claimant, and so is another node.
     let mut stranger = who("p", "u");
     stranger.client = "stranger".into();
-    let u = bench.load(&stranger, "u", &even(2, GIB), &told(Policy::Keep));
+    let u = bench.load(&stranger, "u", &even(2, GIB), &with_policy(Policy::Keep));
     assert_eq!(bench.report(&u).unwrap().claims.len(), 2);
     drop(last);
     // A claim on another file does not touch this one.
-    let _x = bench.load(&stranger, "x", &even(2, GIB), &told(Policy::Auto));
+    let _x = bench.load(&stranger, "x", &even(2, GIB), &with_policy(Policy::Auto));
     assert_eq!(bench.report(&u).unwrap().policy, Policy::Keep);
 }
 
@@ -74,7 +74,12 @@ fn a_claimant_has_one_claim() {
 fn a_policy_node_speaks_for_a_model_on_a_link() {
     let bench = Bench::new(&[24 * GIB]);
     bench.registry.prompt_started("p");
-    let u = bench.load(&who("p", "loader"), "u", &even(2, GIB), &Told::default());
+    let u = bench.load(
+        &who("p", "loader"),
+        "u",
+        &even(2, GIB),
+        &LoaderSettings::default(),
+    );
     u.handle.set_policy(
         &who("p", "policy"),
         Policy::EjectAfter,
@@ -121,9 +126,9 @@ fn ids_are_readable_and_of_the_content() {
     let bench = Bench::new(&[]);
     let units = even(2, GIB);
     let id = |file: &str, edition| {
-        let told = Told {
+        let told = LoaderSettings {
             edition,
-            ..Told::default()
+            ..LoaderSettings::default()
         };
         bench.load(&who("p", "u"), file, &units, &told).id()
     };

@@ -110,7 +110,7 @@ fn what_ends_with_its_prompt_names_the_node_that_wanted_it() {
             &who("p", "u"),
             "u",
             &even(2, GIB),
-            &told(Policy::EjectAfter),
+            &with_policy(Policy::EjectAfter),
         );
         bench.touch("p", &[&u]);
         u
@@ -135,7 +135,12 @@ fn what_ends_with_its_prompt_names_the_node_that_wanted_it() {
 fn requests_and_flags_are_named() {
     let bench = Bench::new(&[24 * GIB]);
     let api = |request| Origin::Api { request };
-    let u = bench.load(&who("p", "u"), "u", &even(2, GIB), &told(Policy::Keep));
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(2, GIB),
+        &with_policy(Policy::Keep),
+    );
     bench.run("p", || bench.touch("p", &[&u]));
     let everything = |unload: bool| FreeRequest {
         unload_models: unload,
@@ -178,7 +183,12 @@ fn requests_and_flags_are_named() {
         ..Settings::default()
     };
     let bench = Bench::with(settings, &[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(2, GIB), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(2, GIB),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.touch("p", &[&u]));
     let flag = Origin::Flag {
         flag: MemoryFlag::DisableSmartMemory,
@@ -196,7 +206,7 @@ fn requests_and_flags_are_named() {
 fn a_time_to_live_names_who_set_it() {
     let bench = Bench::new(&[24 * GIB]);
     let ttl = Policy::Ttl(Duration::from_secs(5));
-    let u = bench.load(&who("p", "u"), "u", &even(2, GIB), &told(ttl));
+    let u = bench.load(&who("p", "u"), "u", &even(2, GIB), &with_policy(ttl));
     bench.run("p", || bench.touch("p", &[&u]));
     bench.pass(Duration::from_secs(6));
     bench.registry.tick();
@@ -214,11 +224,16 @@ fn a_time_to_live_names_who_set_it() {
 #[test]
 fn a_cleared_device_names_the_loader() {
     let bench = Bench::new(&[24 * GIB]);
-    let c = bench.load(&who("p", "c"), "c", &even(2, GIB), &told(Policy::Keep));
+    let c = bench.load(
+        &who("p", "c"),
+        "c",
+        &even(2, GIB),
+        &with_policy(Policy::Keep),
+    );
     bench.run("p", || bench.touch("p", &[&c]));
-    let wish = Told {
+    let wish = LoaderSettings {
         eject: EjectOthers::ComputeDevice,
-        ..Told::default()
+        ..LoaderSettings::default()
     };
     bench.run("q", || {
         let u = bench.load(&who("q", "u"), "u", &even(2, GIB), &wish);
@@ -241,10 +256,15 @@ fn a_deferred_wish_keeps_its_name() {
         &who("p", "c"),
         "c",
         &even(2, GIB),
-        &told(Policy::EjectAfter),
+        &with_policy(Policy::EjectAfter),
     );
     bench.touch("p", &[&c]);
-    let again = bench.load(&who("q", "d"), "c", &even(2, GIB), &Told::default());
+    let again = bench.load(
+        &who("q", "d"),
+        "c",
+        &even(2, GIB),
+        &LoaderSettings::default(),
+    );
     bench.touch("q", &[&again]);
     bench.registry.prompt_ended("p");
     let eject = (Policy::EjectAfter, PolicySource::NodeInput);
@@ -258,12 +278,12 @@ fn a_deferred_wish_keeps_its_name() {
 #[test]
 fn a_loaded_model_names_every_device() {
     let bench = Bench::new(&[24 * GIB, 24 * GIB]);
-    let wish = Told {
+    let wish = LoaderSettings {
         placement: Some(fresco_memory::Placement::Virtual {
             gb: 3.0,
             donors: vec![bench.name(1)],
         }),
-        ..Told::default()
+        ..LoaderSettings::default()
     };
     let u = bench.load(&who("p", "u"), "u", &even(8, GIB), &wish);
     bench.run("p", || bench.touch("p", &[&u]));
@@ -286,7 +306,7 @@ fn another_file_in_the_same_place_ends_the_old_wish() {
     let bench = Bench::new(&[24 * GIB]);
     let load = |prompt: &str, who: &Who, file: &str, policy| {
         bench.run(prompt, || {
-            let model = bench.load(who, file, &even(2, GIB), &told(policy));
+            let model = bench.load(who, file, &even(2, GIB), &with_policy(policy));
             bench.touch(prompt, &[&model]);
             model
         })
@@ -323,8 +343,18 @@ fn another_file_in_the_same_place_ends_the_old_wish() {
     assert_eq!(policy(&a), Some(Policy::Keep));
     // Within one prompt a node may load several.
     bench.run("7", || {
-        let x = bench.load(&who("7", "w"), "x", &even(2, GIB), &told(Policy::Keep));
-        let y = bench.load(&who("7", "w"), "y", &even(2, GIB), &told(Policy::Keep));
+        let x = bench.load(
+            &who("7", "w"),
+            "x",
+            &even(2, GIB),
+            &with_policy(Policy::Keep),
+        );
+        let y = bench.load(
+            &who("7", "w"),
+            "y",
+            &even(2, GIB),
+            &with_policy(Policy::Keep),
+        );
         assert_eq!(
             (policy(&x), policy(&y)),
             (Some(Policy::Keep), Some(Policy::Keep))
@@ -349,13 +379,13 @@ fn a_conflict_names_both_clients_and_the_way_out() {
         &client("alice", "p", "1"),
         "u",
         &even(2, GIB),
-        &told(Policy::Keep),
+        &with_policy(Policy::Keep),
     );
     bench.load(
         &client("bob", "q", "7"),
         "u",
         &even(2, GIB),
-        &told(Policy::EjectAfter),
+        &with_policy(Policy::EjectAfter),
     );
     let conflicts = bench.events(0, "retention.conflict");
     assert_eq!(conflicts.len(), 1);
@@ -393,7 +423,7 @@ fn wishes_are_bounded() {
         let name = format!("script-{run}");
         kept = Some(bench.run(&prompt, || {
             let who = client(&name, &prompt, "1");
-            bench.load(&who, "u", &even(2, GIB), &told(Policy::Keep))
+            bench.load(&who, "u", &even(2, GIB), &with_policy(Policy::Keep))
         }));
     }
     let report = bench.report(&kept.unwrap()).unwrap();
@@ -416,7 +446,7 @@ fn listeners_hear_who_decided() {
             &who("p", "u"),
             "u",
             &even(2, GIB),
-            &told(Policy::EjectAfter),
+            &with_policy(Policy::EjectAfter),
         );
         bench.touch("p", &[&u]);
     });

@@ -27,13 +27,18 @@ fn bench() -> Bench {
 
 /// U on the first device, V on the second, C in main memory.
 fn spread(bench: &Bench, policy: Option<Policy>) -> Trio {
-    let told = |device, cpu| Told {
+    let told = |device, cpu| LoaderSettings {
         policy,
         device: Some(device),
         cpu,
-        ..Told::default()
+        ..LoaderSettings::default()
     };
-    let trio = bench.trio("p", &told(0, false), &told(1, false), &told(0, true));
+    let trio = bench.trio(
+        "p",
+        &with_policy(0, false),
+        &with_policy(1, false),
+        &with_policy(0, true),
+    );
     bench.run("p", || bench.compute("p", &trio));
     trio
 }
@@ -183,7 +188,12 @@ fn f09_the_report_says_before_and_after() {
 #[test]
 fn r20_respect_spares_what_is_kept() {
     let bench = bench();
-    let trio = bench.trio("p", &Told::default(), &Told::default(), &told(Policy::Keep));
+    let trio = bench.trio(
+        "p",
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
+        &with_policy(Policy::Keep),
+    );
     bench.run("p", || bench.compute("p", &trio));
     let request = FreeRequest {
         respect: true,
@@ -202,7 +212,7 @@ fn r20_respect_spares_what_is_kept() {
         &who("q", "c"),
         "c.safetensors",
         &even(10, C / 10),
-        &told(Policy::Keep),
+        &with_policy(Policy::Keep),
     );
     assert!(again.attached && again.id() == id);
     bench.run("q", || bench.touch("q", &[&again]));
@@ -214,7 +224,12 @@ fn r20_respect_spares_what_is_kept() {
 #[test]
 fn r21_a_user_overrides_keep() {
     let bench = bench();
-    let trio = bench.trio("p", &Told::default(), &Told::default(), &told(Policy::Keep));
+    let trio = bench.trio(
+        "p",
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
+        &with_policy(Policy::Keep),
+    );
     bench.run("p", || bench.compute("p", &trio));
     bench.registry.free(&unload(), None);
     let report = bench.report(&trio.c).unwrap();
@@ -269,9 +284,9 @@ fn r37_freeing_what_is_gone_is_nothing() {
     let bench = bench();
     let trio = bench.trio(
         "p",
-        &told(Policy::EjectAfter),
-        &Told::default(),
-        &Told::default(),
+        &with_policy(Policy::EjectAfter),
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
     );
     bench.run("p", || bench.compute("p", &trio));
     bench.registry.free(&all(), None);

@@ -207,9 +207,9 @@ impl Model {
     }
 }
 
-/// What a loader node is told, with what tests care about.
+/// The settings of a loader node that tests care about.
 #[derive(Clone, Default)]
-pub(crate) struct Told {
+pub(crate) struct LoaderSettings {
     pub(crate) policy: Option<Policy>,
     pub(crate) eject: EjectOthers,
     pub(crate) placement: Option<Placement>,
@@ -222,10 +222,10 @@ pub(crate) struct Told {
     pub(crate) edition: u64,
 }
 
-pub(crate) fn told(policy: Policy) -> Told {
-    Told {
+pub(crate) fn with_policy(policy: Policy) -> LoaderSettings {
+    LoaderSettings {
         policy: Some(policy),
-        ..Told::default()
+        ..LoaderSettings::default()
     }
 }
 
@@ -356,7 +356,13 @@ impl Bench {
     }
 
     /// What a loader node does.
-    pub(crate) fn load(&self, who: &Who, file: &str, units: &[Unit], told: &Told) -> Model {
+    pub(crate) fn load(
+        &self,
+        who: &Who,
+        file: &str,
+        units: &[Unit],
+        told: &LoaderSettings,
+    ) -> Model {
         let key = ContentKey {
             files: vec![FileStamp {
                 path: PathBuf::from(format!("/models/{file}")),
@@ -500,7 +506,13 @@ pub(crate) const V: u64 = GIB / 2;
 pub(crate) const C: u64 = GIB;
 
 impl Bench {
-    pub(crate) fn trio(&self, prompt: &str, u: &Told, v: &Told, c: &Told) -> Trio {
+    pub(crate) fn trio(
+        &self,
+        prompt: &str,
+        u: &LoaderSettings,
+        v: &LoaderSettings,
+        c: &LoaderSettings,
+    ) -> Trio {
         Trio {
             u: self.load(&who(prompt, "u"), "u.safetensors", &even(20, GIB / 4), u),
             v: self.load(&who(prompt, "v"), "v.safetensors", &even(4, GIB / 8), v),

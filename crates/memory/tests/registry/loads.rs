@@ -25,7 +25,12 @@ fn bare(state: VramState, streams: usize) -> Settings {
 #[test]
 fn what_fits_is_loaded_completely() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.touch("p", &[&u]));
     assert_eq!(bench.report(&u).unwrap().state, State::Resident);
     let loaded = bench.events(0, "model.loaded");
@@ -44,7 +49,12 @@ fn golden_partial_loads() {
     // The first two rows of the table: 20 units of 100 MiB, a limit of 1000 MiB.
     for (streams, resident, buffer) in [(2, 600, 300), (0, 800, 100)] {
         let bench = Bench::with(bare(VramState::NormalVram, streams), &[1000 * MIB]);
-        let u = bench.load(&who("p", "u"), "u", &even(20, 100 * MIB), &Told::default());
+        let u = bench.load(
+            &who("p", "u"),
+            "u",
+            &even(20, 100 * MIB),
+            &LoaderSettings::default(),
+        );
         bench.run("p", || bench.touch("p", &[&u]));
         assert_eq!(bench.on(&u, 0), resident * MIB);
         let report = bench.report(&u).unwrap();
@@ -77,7 +87,12 @@ fn golden_partial_loads() {
 fn the_reserves_are_kept_free() {
     // 2.2: 0.8 GiB and 400 MiB.
     let bench = Bench::new(&[8 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(100, GIB / 10), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(100, GIB / 10),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.touch("p", &[&u]));
     let minimum = Reserves::default().minimum();
     assert!(bench.devices[0].free().unwrap() >= minimum);
@@ -112,7 +127,7 @@ fn vram_states() {
             ..Settings::default()
         };
         let bench = Bench::with(settings, &[size]);
-        let u = bench.load(&who("p", "u"), "u", &units, &Told::default());
+        let u = bench.load(&who("p", "u"), "u", &units, &LoaderSettings::default());
         bench.run("p", || bench.touch("p", &[&u]));
         assert_eq!(bench.on(&u, 0), on_device, "{state:?}");
     }
@@ -122,7 +137,7 @@ fn vram_states() {
         ..Settings::default()
     };
     let bench = Bench::with(settings, &[4 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &units, &Told::default());
+    let u = bench.load(&who("p", "u"), "u", &units, &LoaderSettings::default());
     bench.run("p", || bench.touch("p", &[&u]));
     let on = bench.on(&u, 0);
     assert!(
@@ -134,9 +149,9 @@ fn vram_states() {
 #[test]
 fn main_memory_computes_without_devices() {
     let bench = Bench::new(&[24 * GIB]);
-    let on_cpu = Told {
+    let on_cpu = LoaderSettings {
         cpu: true,
-        ..Told::default()
+        ..LoaderSettings::default()
     };
     let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &on_cpu);
     bench.run("p", || bench.touch("p", &[&u]));
@@ -144,7 +159,12 @@ fn main_memory_computes_without_devices() {
     assert_eq!(bench.devices[0].peak(), 0);
     assert_eq!(bench.report(&u).unwrap().state, State::Resident);
     let none = Bench::new(&[]);
-    let u = none.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = none.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     none.run("p", || none.touch("p", &[&u]));
     assert_eq!(none.registry.primary().name(), "cpu");
 }
@@ -153,7 +173,14 @@ fn main_memory_computes_without_devices() {
 fn the_longest_unused_leaves_first() {
     // Room for two of three.
     let bench = Bench::new(&[13 * GIB]);
-    let load = |name: &str| bench.load(&who("p", name), name, &even(20, GIB / 4), &Told::default());
+    let load = |name: &str| {
+        bench.load(
+            &who("p", name),
+            name,
+            &even(20, GIB / 4),
+            &LoaderSettings::default(),
+        )
+    };
     let (a, b, c) = (load("a"), load("b"), load("c"));
     bench.run("1", || bench.touch("1", &[&a]));
     bench.run("2", || bench.touch("2", &[&b]));
@@ -185,13 +212,18 @@ fn the_longest_unused_leaves_first() {
 #[test]
 fn r18_kept_models_make_room_for_a_load() {
     let bench = Bench::new(&[8 * GIB]);
-    let kept = bench.load(&who("p", "k"), "k", &even(8, GIB / 2), &told(Policy::Keep));
+    let kept = bench.load(
+        &who("p", "k"),
+        "k",
+        &even(8, GIB / 2),
+        &with_policy(Policy::Keep),
+    );
     bench.run("p", || bench.touch("p", &[&kept]));
     let u = bench.load(
         &who("q", "u"),
         "u",
         &even(20, GIB / 4),
-        &told(Policy::EjectAfter),
+        &with_policy(Policy::EjectAfter),
     );
     bench.registry.prompt_started("q");
     let lease = bench.lease("q", &[&u]);
@@ -213,9 +245,19 @@ fn r18_kept_models_make_room_for_a_load() {
 #[test]
 fn pinned_models_do_not_make_room() {
     let bench = Bench::new(&[8 * GIB]);
-    let pinned = bench.load(&who("p", "k"), "k", &even(8, GIB / 2), &told(Policy::Pin));
+    let pinned = bench.load(
+        &who("p", "k"),
+        "k",
+        &even(8, GIB / 2),
+        &with_policy(Policy::Pin),
+    );
     bench.run("p", || bench.touch("p", &[&pinned]));
-    let u = bench.load(&who("q", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("q", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     bench.run("q", || bench.touch("q", &[&u]));
     assert_eq!(bench.on(&pinned, 0), 4 * GIB);
     assert_eq!(bench.report(&u).unwrap().state, State::Partial);
@@ -225,8 +267,18 @@ fn pinned_models_do_not_make_room() {
 #[test]
 fn models_of_one_load_do_not_push_each_other_out() {
     let bench = Bench::new(&[8 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
-    let n = bench.load(&who("p", "n"), "n", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
+    let n = bench.load(
+        &who("p", "n"),
+        "n",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.touch("p", &[&u, &n]));
     assert_eq!(bench.on(&u, 0), U);
     assert_eq!(bench.report(&n).unwrap().state, State::Partial);
@@ -242,7 +294,7 @@ fn a_layer_larger_than_the_device_is_refused() {
         &who("p", "u"),
         "u",
         &[unit("small", GIB), unit("huge", 5 * GIB)],
-        &Told::default(),
+        &LoaderSettings::default(),
     );
     bench.registry.prompt_started("p");
     let result = bench
@@ -270,7 +322,12 @@ fn a_layer_larger_than_the_device_is_refused() {
 #[test]
 fn three_times_the_device() {
     let bench = Bench::new(&[4 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(120, GIB / 10), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(120, GIB / 10),
+        &LoaderSettings::default(),
+    );
     for prompt in ["p", "q", "r"] {
         bench.run(prompt, || {
             let _lease = bench.lease(prompt, &[&u]);
@@ -291,7 +348,12 @@ fn without_smart_memory_everything_leaves() {
         ..Settings::default()
     };
     let bench = Bench::with(settings, &[24 * GIB]);
-    let trio = bench.trio("p", &Told::default(), &told(Policy::Keep), &Told::default());
+    let trio = bench.trio(
+        "p",
+        &LoaderSettings::default(),
+        &with_policy(Policy::Keep),
+        &LoaderSettings::default(),
+    );
     bench.registry.prompt_started("p");
     bench.touch("p", &[&trio.c]);
     bench.touch("p", &[&trio.u]);
@@ -304,9 +366,9 @@ fn without_smart_memory_everything_leaves() {
 #[test]
 fn an_offload_device_takes_what_does_not_fit() {
     let bench = Bench::new(&[4 * GIB, 24 * GIB]);
-    let told = Told {
+    let told = LoaderSettings {
         offload: Some(1),
-        ..Told::default()
+        ..LoaderSettings::default()
     };
     let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &told);
     bench.run("p", || bench.touch("p", &[&u]));
@@ -325,10 +387,10 @@ fn an_offload_device_takes_what_does_not_fit() {
 fn a_handle_on_another_device_moves_the_weights() {
     let bench = Bench::new(&[24 * GIB, 24 * GIB]);
     let units = even(20, GIB / 4);
-    let first = bench.load(&who("p", "a"), "u", &units, &Told::default());
-    let second = Told {
+    let first = bench.load(&who("p", "a"), "u", &units, &LoaderSettings::default());
+    let second = LoaderSettings {
         device: Some(1),
-        ..Told::default()
+        ..LoaderSettings::default()
     };
     let second = bench.load(&who("p", "b"), "u", &units, &second);
     bench.run("p", || {
@@ -346,7 +408,7 @@ fn a_failed_device_is_passed_over() {
     let devices = [7900, 7901].map(|n| Device::register_sim(n, 24 * GIB).unwrap());
     let registry = ModelRegistry::new(Settings::default(), devices.to_vec());
     let bench = Bench::over(registry, devices.to_vec());
-    let plain = Told::default();
+    let plain = LoaderSettings::default();
     let model = bench.load(&who("p", "u"), "u.safetensors", &even(20, GIB / 4), &plain);
     let patched = bench.patch(&model, 3);
     bench.run("p", || {
@@ -367,9 +429,9 @@ fn a_failed_device_is_passed_over() {
     assert!(text.contains("an illegal address"), "{text}");
     bench.registry.prompt_ended("q");
     // The same file on the other device, read again.
-    let told = Told {
+    let told = LoaderSettings {
         device: Some(1),
-        ..Told::default()
+        ..LoaderSettings::default()
     };
     let again = bench.load(&who("r", "u"), "u.safetensors", &even(20, GIB / 4), &told);
     bench.run("r", || bench.touch("r", &[&again]));

@@ -24,9 +24,9 @@ fn r17_computing_runs_out_of_memory() {
     let bench = Bench::new(&[24 * GIB]);
     let trio = bench.trio(
         "p",
-        &told(Policy::EjectAfter),
-        &told(Policy::Keep),
-        &told(Policy::Keep),
+        &with_policy(Policy::EjectAfter),
+        &with_policy(Policy::Keep),
+        &with_policy(Policy::Keep),
     );
     bench.registry.prompt_started("p");
     bench.touch("p", &[&trio.v]);
@@ -78,11 +78,16 @@ fn each_step_goes_further() {
     let bench = Bench::new(&[24 * GIB]);
     let trio = bench.trio(
         "p",
-        &Told::default(),
-        &told(Policy::Keep),
-        &told(Policy::Pin),
+        &LoaderSettings::default(),
+        &with_policy(Policy::Keep),
+        &with_policy(Policy::Pin),
     );
-    let x = bench.load(&who("p", "x"), "x", &even(4, GIB), &Told::default());
+    let x = bench.load(
+        &who("p", "x"),
+        "x",
+        &even(4, GIB),
+        &LoaderSettings::default(),
+    );
     bench.registry.prompt_started("p");
     bench.compute("p", &trio);
     let lease = bench.lease("p", &[&x]);
@@ -107,7 +112,12 @@ fn each_step_goes_further() {
 #[test]
 fn the_models_of_other_prompts_stay_in_main_memory() {
     let bench = Bench::new(&[24 * GIB]);
-    let trio = bench.trio("p", &Told::default(), &Told::default(), &Told::default());
+    let trio = bench.trio(
+        "p",
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
+    );
     bench.registry.prompt_started("p");
     bench.registry.prompt_started("other");
     let theirs = bench.lease("other", &[&trio.v]);
@@ -123,9 +133,19 @@ fn the_models_of_other_prompts_stay_in_main_memory() {
 fn a_device_that_others_fill_while_loading() {
     // Something that is not a model takes room after the budget was made.
     let bench = Bench::new(&[8 * GIB]);
-    let keep = bench.load(&who("p", "k"), "k", &even(4, GIB / 4), &told(Policy::Pin));
+    let keep = bench.load(
+        &who("p", "k"),
+        "k",
+        &even(4, GIB / 4),
+        &with_policy(Policy::Pin),
+    );
     bench.run("p", || bench.touch("p", &[&keep]));
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     bench.registry.prompt_started("q");
     let taken = bench.devices[0].allocate(6 * GIB).unwrap();
     // No budget is left for it, but it computes: everything is streamed.
@@ -143,9 +163,19 @@ fn a_load_without_budget_that_does_not_fit_takes_all_steps() {
         ..Default::default()
     };
     let bench = Bench::with(settings, &[6 * GIB]);
-    let pinned = bench.load(&who("p", "k"), "k", &even(4, GIB), &told(Policy::Pin));
+    let pinned = bench.load(
+        &who("p", "k"),
+        "k",
+        &even(4, GIB),
+        &with_policy(Policy::Pin),
+    );
     bench.run("p", || bench.touch("p", &[&pinned]));
-    let u = bench.load(&who("q", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("q", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     bench.run("q", || bench.touch("q", &[&u]));
     assert_eq!(bench.on(&u, 0), U);
     let report = bench.report(&pinned).unwrap();
@@ -159,7 +189,12 @@ fn a_load_without_budget_that_does_not_fit_takes_all_steps() {
 #[test]
 fn an_unknown_device_is_given_up_at_once() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     bench.registry.prompt_started("p");
     let lease = bench.lease("p", &[&u]);
     assert!(!bench.registry.relieve(&lease, "sim:99999", 1));
@@ -178,9 +213,9 @@ fn after_a_node_failed_everything_of_its_prompt_leaves() {
     let bench = Bench::new(&[24 * GIB]);
     let trio = bench.trio(
         "p",
-        &Told::default(),
-        &told(Policy::Keep),
-        &told(Policy::Pin),
+        &LoaderSettings::default(),
+        &with_policy(Policy::Keep),
+        &with_policy(Policy::Pin),
     );
     bench.registry.prompt_started("p");
     bench.compute("p", &trio);

@@ -8,20 +8,25 @@ use fresco_memory::{
 
 use crate::harness::*;
 
-fn virtual_gb(gb: f64, donor: &str) -> Told {
-    Told {
+fn virtual_gb(gb: f64, donor: &str) -> LoaderSettings {
+    LoaderSettings {
         placement: Some(Placement::Virtual {
             gb,
             donors: vec![donor.to_owned()],
         }),
-        ..Told::default()
+        ..LoaderSettings::default()
     }
 }
 
 #[test]
 fn m04_no_placement_no_plan() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(10, GIB), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(10, GIB),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.touch("p", &[&u]));
     let (report, units) = bench.registry.model(&u.id()).unwrap();
     assert_eq!(report.handles[0].placement, None);
@@ -121,9 +126,9 @@ fn m09_two_models_share_a_donor() {
 fn donors_are_charged() {
     let bench = Bench::new(&[24 * GIB, 4 * GIB]);
     let donor = bench.name(1);
-    let on_donor = Told {
+    let on_donor = LoaderSettings {
         device: Some(1),
-        ..Told::default()
+        ..LoaderSettings::default()
     };
     let other = bench.load(&who("p", "o"), "o", &even(4, GIB / 2), &on_donor);
     bench.run("p", || bench.touch("p", &[&other]));
@@ -169,7 +174,12 @@ fn shards_elsewhere_stay_when_only_one_device_needs_room() {
         &virtual_gb(4.0, &donor),
     );
     bench.run("p", || bench.touch("p", &[&u]));
-    let x = bench.load(&who("q", "x"), "x", &even(10, GIB), &Told::default());
+    let x = bench.load(
+        &who("q", "x"),
+        "x",
+        &even(10, GIB),
+        &LoaderSettings::default(),
+    );
     bench.run("q", || bench.touch("q", &[&x]));
     assert_eq!((bench.on(&u, 0), bench.on(&u, 1)), (0, 4 * GIB));
 }
@@ -181,13 +191,13 @@ fn m14_blocks_on_a_swap_device() {
     for (index, unit) in units.iter_mut().enumerate().skip(2) {
         unit.block = Some(index as u32 - 2);
     }
-    let told = Told {
+    let told = LoaderSettings {
         placement: Some(Placement::Swap {
             blocks: 4,
             device: bench.name(1),
             ahead: 1,
         }),
-        ..Told::default()
+        ..LoaderSettings::default()
     };
     let u = bench.load(&who("p", "u"), "u", &units, &told);
     bench.run("p", || bench.touch("p", &[&u]));
@@ -206,7 +216,7 @@ fn m03_a_text_encoder_that_is_all_on_donors() {
     let mut units = even(10, GIB);
     units[0].embedding = true;
     units[0].biased = false;
-    let told = Told {
+    let told = LoaderSettings {
         text_encoder: true,
         ..virtual_gb(99.0, "cpu")
     };
@@ -297,11 +307,26 @@ fn m01_plans_of_the_table() {
 #[test]
 fn a_plan_does_what_the_load_then_does() {
     let bench = Bench::new(&[13 * GIB]);
-    let a = bench.load(&who("p", "a"), "a", &even(20, GIB / 4), &Told::default());
-    let b = bench.load(&who("p", "b"), "b", &even(20, GIB / 4), &told(Policy::Keep));
+    let a = bench.load(
+        &who("p", "a"),
+        "a",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
+    let b = bench.load(
+        &who("p", "b"),
+        "b",
+        &even(20, GIB / 4),
+        &with_policy(Policy::Keep),
+    );
     bench.run("p", || bench.touch("p", &[&a]));
     bench.run("q", || bench.touch("q", &[&b]));
-    let x = bench.load(&who("p", "x"), "x", &even(80, GIB / 4), &Told::default());
+    let x = bench.load(
+        &who("p", "x"),
+        "x",
+        &even(80, GIB / 4),
+        &LoaderSettings::default(),
+    );
     let request = LoadRequest {
         models: vec![LoadModel {
             name: "x".to_owned(),

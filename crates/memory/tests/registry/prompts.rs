@@ -14,9 +14,9 @@ fn the_end_happens_once() {
     let bench = Bench::new(&[24 * GIB]);
     let trio = bench.trio(
         "p",
-        &told(Policy::EjectAfter),
-        &told(Policy::Keep),
-        &Told::default(),
+        &with_policy(Policy::EjectAfter),
+        &with_policy(Policy::Keep),
+        &LoaderSettings::default(),
     );
     bench.run("p", || bench.compute("p", &trio));
     let seq = bench.registry.last_seq();
@@ -30,9 +30,9 @@ fn what_a_crash_left_behind_is_taken_back() {
     let bench = Bench::new(&[24 * GIB]);
     let trio = bench.trio(
         "crashed",
-        &told(Policy::EjectAfter),
-        &Told::default(),
-        &Told::default(),
+        &with_policy(Policy::EjectAfter),
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
     );
     // Its start was never told, or its worker is gone.
     let lost = bench.lease("crashed", &[&trio.u]);
@@ -51,7 +51,12 @@ fn what_a_crash_left_behind_is_taken_back() {
 #[test]
 fn prompts_that_run_are_left_alone() {
     let bench = Bench::new(&[24 * GIB]);
-    let trio = bench.trio("a", &Told::default(), &Told::default(), &Told::default());
+    let trio = bench.trio(
+        "a",
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
+    );
     bench.registry.prompt_started("a");
     bench.touch("a", &[&trio.u]);
     bench.registry.prompt_started("b");
@@ -67,7 +72,7 @@ fn orphans_stay_until_their_place_is_needed() {
     let bench = Bench::new(&[24 * GIB]);
     let units = even(20, GIB / 4);
     bench.run("p", || {
-        let u = bench.load(&who("p", "u"), "u", &units, &Told::default());
+        let u = bench.load(&who("p", "u"), "u", &units, &LoaderSettings::default());
         bench.touch("p", &[&u]);
     });
     let listed = bench.registry.snapshot().models;
@@ -81,20 +86,30 @@ fn orphans_stay_until_their_place_is_needed() {
     );
     // A loader that runs again reads nothing.
     bench.run("q", || {
-        let u = bench.load(&who("q", "u"), "u", &units, &Told::default());
+        let u = bench.load(&who("q", "u"), "u", &units, &LoaderSettings::default());
         assert!(u.attached);
         bench.touch("q", &[&u]);
         assert_eq!(u.fake.loads.load(SeqCst), 1);
     });
     // It goes first, although something else was not used for longer.
     bench.run("r", || {
-        let old = bench.load(&who("r", "old"), "old", &even(4, GIB), &Told::default());
+        let old = bench.load(
+            &who("r", "old"),
+            "old",
+            &even(4, GIB),
+            &LoaderSettings::default(),
+        );
         bench.touch("r", &[&old]);
-        let u = bench.load(&who("r", "u"), "u", &units, &Told::default());
+        let u = bench.load(&who("r", "u"), "u", &units, &LoaderSettings::default());
         bench.touch("r", &[&u]);
         std::mem::forget(old.handle);
     });
-    let big = bench.load(&who("s", "x"), "x", &even(30, GIB / 2), &Told::default());
+    let big = bench.load(
+        &who("s", "x"),
+        "x",
+        &even(30, GIB / 2),
+        &LoaderSettings::default(),
+    );
     bench.run("s", || bench.touch("s", &[&big]));
     let names: Vec<String> = bench
         .listed()
@@ -115,7 +130,12 @@ fn orphans_stay_until_their_place_is_needed() {
 #[test]
 fn the_last_clone_takes_its_own_units_along() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     let patched = bench.patch(&u, 4);
     bench.run("p", || bench.touch("p", &[&patched]));
     let clone = patched.handle.clone();
@@ -133,7 +153,12 @@ fn the_last_clone_takes_its_own_units_along() {
 #[test]
 fn a_patch_on_a_patch() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     let first = bench.patch(&u, 6);
     let second = bench.patch(
         &Model {
@@ -155,7 +180,12 @@ fn a_patch_on_a_patch() {
 #[test]
 fn a_load_that_fails_leaves_nothing_behind() {
     let bench = Bench::new(&[24 * GIB]);
-    let trio = bench.trio("p", &told(Policy::Keep), &Told::default(), &Told::default());
+    let trio = bench.trio(
+        "p",
+        &with_policy(Policy::Keep),
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
+    );
     bench.registry.prompt_started("p");
     trio.u.fake.fail_load.store(true, SeqCst);
     let result = bench.registry.lease(
@@ -187,7 +217,12 @@ fn a_load_that_fails_leaves_nothing_behind() {
 #[test]
 fn l10_an_error_while_placing_detaches_the_model() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     let patched = bench.patch(&u, 5);
     bench.registry.prompt_started("p");
     patched.fake.fail_move.store(true, SeqCst);
@@ -208,7 +243,12 @@ fn l10_an_error_while_placing_detaches_the_model() {
 #[test]
 fn a_panic_while_reading_does_not_block_others() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     bench.registry.prompt_started("p");
     u.fake.panic_load.store(true, SeqCst);
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.touch("p", &[&u])));
@@ -231,9 +271,9 @@ fn listeners_may_ask_the_registry() {
     }));
     let trio = bench.trio(
         "p",
-        &told(Policy::EjectAfter),
-        &Told::default(),
-        &Told::default(),
+        &with_policy(Policy::EjectAfter),
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
     );
     bench.run("p", || bench.compute("p", &trio));
     let seen = seen.lock().unwrap().clone();
@@ -278,9 +318,14 @@ fn weights_may_drop_handles_when_they_go() {
         &who("p", "u"),
         "u",
         &even(20, GIB / 4),
-        &told(Policy::EjectAfter),
+        &with_policy(Policy::EjectAfter),
     );
-    let v = bench.load(&who("p", "v"), "v", &even(4, GIB / 8), &Told::default());
+    let v = bench.load(
+        &who("p", "v"),
+        "v",
+        &even(4, GIB / 8),
+        &LoaderSettings::default(),
+    );
     let patched = bench.patch(&v, 2);
     bench.registry.prompt_started("p");
     bench.touch("p", &[&patched]);

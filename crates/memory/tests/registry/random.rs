@@ -194,7 +194,7 @@ impl World {
                     return;
                 };
                 let donor = self.bench.name(1);
-                let told = Told {
+                let told = LoaderSettings {
                     policy: policy(*number),
                     device: Some(*device % 2),
                     cpu: *device == 2,
@@ -208,7 +208,7 @@ impl World {
                         donors: vec![donor],
                     }),
                     edition: u64::from(extra & 0x18 == 0x18),
-                    ..Told::default()
+                    ..LoaderSettings::default()
                 };
                 let units = even(6 + file * 3, GIB / 2);
                 let model = self.bench.load(

@@ -25,7 +25,12 @@ fn decisions(bench: &Bench, since: u64) -> Vec<(String, &'static str)> {
 #[test]
 fn r01_eject_one_keep_two() {
     let bench = Bench::new(ROOMY);
-    let trio = bench.trio("p", &told(EJECT), &told(KEEP), &told(KEEP));
+    let trio = bench.trio(
+        "p",
+        &with_policy(EJECT),
+        &with_policy(KEEP),
+        &with_policy(KEEP),
+    );
     bench.registry.prompt_started("p");
     bench.compute("p", &trio);
     let before = (bench.on(&trio.v, 0), bench.on(&trio.c, 0));
@@ -57,7 +62,7 @@ impl Model {
 #[test]
 fn r02_eject_all() {
     let bench = Bench::new(ROOMY);
-    let told = told(EJECT);
+    let told = with_policy(EJECT);
     let trio = bench.trio("p", &told, &told, &told);
     bench.run("p", || bench.compute("p", &trio));
     assert!(bench.listed().is_empty());
@@ -68,7 +73,7 @@ fn r02_eject_all() {
 #[test]
 fn r03_keep_all() {
     let bench = Bench::new(ROOMY);
-    let told = told(KEEP);
+    let told = with_policy(KEEP);
     let trio = bench.trio("p", &told, &told, &told);
     bench.registry.prompt_started("p");
     bench.compute("p", &trio);
@@ -94,7 +99,12 @@ fn r03_keep_all() {
 #[test]
 fn r04_plain_loader_beside() {
     let bench = Bench::new(ROOMY);
-    let trio = bench.trio("p", &told(EJECT), &Told::default(), &told(KEEP));
+    let trio = bench.trio(
+        "p",
+        &with_policy(EJECT),
+        &LoaderSettings::default(),
+        &with_policy(KEEP),
+    );
     bench.run("p", || bench.compute("p", &trio));
     assert_eq!(bench.listed(), [trio.c.id(), trio.v.id()]);
     let v = bench.report(&trio.v).unwrap();
@@ -108,7 +118,12 @@ fn r04_plain_loader_beside() {
 #[test]
 fn r05_the_second_run_reads_only_what_was_ejected() {
     let bench = Bench::new(ROOMY);
-    let trio = bench.trio("p", &told(EJECT), &told(KEEP), &told(KEEP));
+    let trio = bench.trio(
+        "p",
+        &with_policy(EJECT),
+        &with_policy(KEEP),
+        &with_policy(KEEP),
+    );
     bench.run("p", || bench.compute("p", &trio));
     let seq = bench.registry.last_seq();
     // The loaders' answers are remembered: only the sampler runs again.
@@ -139,7 +154,12 @@ fn r06_twenty_times() {
         bench.registry.prompt_started(&prompt);
         // Every other time the loaders run again.
         if round % 2 == 0 || kept.is_empty() {
-            kept = vec![bench.trio(&prompt, &told(EJECT), &told(KEEP), &told(KEEP))];
+            kept = vec![bench.trio(
+                &prompt,
+                &with_policy(EJECT),
+                &with_policy(KEEP),
+                &with_policy(KEEP),
+            )];
         }
         bench.compute(&prompt, &kept[0]);
         bench.registry.prompt_ended(&prompt);
@@ -161,8 +181,8 @@ fn r07_two_loaders_of_one_file_keep_beats_eject() {
     let bench = Bench::new(ROOMY);
     let units = even(20, GIB / 4);
     bench.registry.prompt_started("p");
-    let a = bench.load(&who("p", "a"), "u", &units, &told(KEEP));
-    let b = bench.load(&who("p", "b"), "u", &units, &told(EJECT));
+    let a = bench.load(&who("p", "a"), "u", &units, &with_policy(KEEP));
+    let b = bench.load(&who("p", "b"), "u", &units, &with_policy(EJECT));
     assert!(!a.attached && b.attached);
     assert_eq!(a.id(), b.id());
     bench.touch("p", &[&a]);
@@ -181,8 +201,8 @@ fn r07_two_loaders_of_one_file_keep_beats_eject() {
     // The conflict is the same whoever comes first.
     let other = Bench::new(ROOMY);
     other.registry.prompt_started("p");
-    let _b = other.load(&who("p", "b"), "u", &units, &told(EJECT));
-    let a = other.load(&who("p", "a"), "u", &units, &told(KEEP));
+    let _b = other.load(&who("p", "b"), "u", &units, &with_policy(EJECT));
+    let a = other.load(&who("p", "a"), "u", &units, &with_policy(KEEP));
     assert_eq!(other.events(0, "retention.conflict").len(), 1);
     other.touch("p", &[&a]);
     other.registry.prompt_ended("p");
@@ -194,8 +214,8 @@ fn r08_two_loaders_with_different_patches_both_eject() {
     let bench = Bench::new(ROOMY);
     let units = even(20, GIB / 4);
     bench.registry.prompt_started("p");
-    let a = bench.load(&who("p", "a"), "u", &units, &told(EJECT));
-    let b = bench.load(&who("p", "b"), "u", &units, &told(EJECT));
+    let a = bench.load(&who("p", "a"), "u", &units, &with_policy(EJECT));
+    let b = bench.load(&who("p", "b"), "u", &units, &with_policy(EJECT));
     let (first, second) = (bench.patch(&a, 3), bench.patch(&b, 5));
     bench.touch("p", &[&first]);
     bench.touch("p", &[&second]);
@@ -220,8 +240,8 @@ fn r08b_an_ejected_handle_loses_its_patches_even_if_the_weights_stay() {
     let bench = Bench::new(ROOMY);
     let units = even(20, GIB / 4);
     bench.registry.prompt_started("p");
-    let a = bench.load(&who("p", "a"), "u", &units, &told(KEEP));
-    let b = bench.load(&who("p", "b"), "u", &units, &told(EJECT));
+    let a = bench.load(&who("p", "a"), "u", &units, &with_policy(KEEP));
+    let b = bench.load(&who("p", "b"), "u", &units, &with_policy(EJECT));
     let patched = bench.patch(&b, 4);
     bench.touch("p", &[&patched]);
     bench.registry.prompt_ended("p");
@@ -234,7 +254,7 @@ fn r08b_an_ejected_handle_loses_its_patches_even_if_the_weights_stay() {
 fn r09_patched_clones_share_the_weights() {
     let bench = Bench::new(ROOMY);
     let units = even(20, GIB / 4);
-    let u = bench.load(&who("p", "u"), "u", &units, &told(KEEP));
+    let u = bench.load(&who("p", "u"), "u", &units, &with_policy(KEEP));
     let read = || u.fake.read.load(std::sync::atomic::Ordering::SeqCst);
     let weak = bench.patch(&u, 4);
     bench.run("p", || bench.touch("p", &[&weak]));
@@ -262,13 +282,13 @@ fn r10_keep_then_eject_by_the_same_node() {
     let bench = Bench::new(ROOMY);
     let units = even(20, GIB / 4);
     let first = bench.run("p", || {
-        let u = bench.load(&who("p", "u"), "u", &units, &told(KEEP));
+        let u = bench.load(&who("p", "u"), "u", &units, &with_policy(KEEP));
         bench.touch("p", &[&u]);
         u
     });
     assert_eq!(bench.on(&first, 0), U);
     bench.run("q", || {
-        let u = bench.load(&who("q", "u"), "u", &units, &told(EJECT));
+        let u = bench.load(&who("q", "u"), "u", &units, &with_policy(EJECT));
         assert_eq!(bench.report(&u).unwrap().claims.len(), 1);
         bench.touch("q", &[&u]);
     });
@@ -281,12 +301,12 @@ fn r11_a_keep_claim_outlives_its_node() {
     let bench = Bench::new(ROOMY);
     let units = even(20, GIB / 4);
     bench.run("p", || {
-        let u = bench.load(&who("p", "u"), "u", &units, &told(KEEP));
+        let u = bench.load(&who("p", "u"), "u", &units, &with_policy(KEEP));
         bench.touch("p", &[&u]);
     });
     // The node is gone, its handle too.
     bench.run("q", || {
-        let other = bench.load(&who("q", "x"), "x", &units, &Told::default());
+        let other = bench.load(&who("q", "x"), "x", &units, &LoaderSettings::default());
         bench.touch("q", &[&other]);
     });
     let models = bench.registry.snapshot().models;
@@ -316,11 +336,11 @@ fn r12_r13_two_prompts_share_a_model() {
         let units = even(10, GIB / 10);
         bench.registry.prompt_started("p1");
         bench.registry.prompt_started("p2");
-        let first = bench.load(&who("p1", "c"), "c", &units, &told(EJECT));
-        let on_second = Told {
+        let first = bench.load(&who("p1", "c"), "c", &units, &with_policy(EJECT));
+        let on_second = LoaderSettings {
             policy: Some(second),
             device: Some(1),
-            ..Told::default()
+            ..LoaderSettings::default()
         };
         let other = bench.load(&who("p2", "d"), "c", &units, &on_second);
         bench.touch("p1", &[&first]);
@@ -346,7 +366,7 @@ fn r12_r13_two_prompts_share_a_model() {
 fn r14_a_queued_prompt_holds_nothing() {
     let bench = Bench::new(ROOMY);
     let units = even(20, GIB / 4);
-    let u = bench.load(&who("p1", "u"), "u", &units, &told(EJECT));
+    let u = bench.load(&who("p1", "u"), "u", &units, &with_policy(EJECT));
     bench.run("p1", || bench.touch("p1", &[&u]));
     assert!(bench.listed().is_empty());
     bench.run("p2", || {
@@ -359,7 +379,12 @@ fn r14_a_queued_prompt_holds_nothing() {
 #[test]
 fn r15_r16_r19_the_end_of_a_prompt_is_the_same_however_it_comes() {
     let bench = Bench::new(ROOMY);
-    let trio = bench.trio("p", &told(EJECT), &told(KEEP), &told(KEEP));
+    let trio = bench.trio(
+        "p",
+        &with_policy(EJECT),
+        &with_policy(KEEP),
+        &with_policy(KEEP),
+    );
     bench.registry.prompt_started("p");
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _lease = bench.lease("p", &[&trio.u, &trio.c]);
@@ -378,11 +403,11 @@ fn r15_r16_r19_the_end_of_a_prompt_is_the_same_however_it_comes() {
 fn r25_eject_others_moves_what_is_kept() {
     let bench = Bench::new(ROOMY);
     bench.registry.prompt_started("p");
-    let eject = Told {
+    let eject = LoaderSettings {
         eject: EjectOthers::ComputeDevice,
-        ..Told::default()
+        ..LoaderSettings::default()
     };
-    let trio = bench.trio("p", &eject, &Told::default(), &told(KEEP));
+    let trio = bench.trio("p", &eject, &LoaderSettings::default(), &with_policy(KEEP));
     let c = trio.c.fake_total();
     bench.touch("p", &[&trio.c]);
     assert_eq!(bench.on(&trio.c, 0), c);
@@ -406,18 +431,18 @@ fn r25_eject_others_moves_what_is_kept() {
 fn r26_r27_eject_does_what_it_says_whatever_the_placement() {
     let bench = Bench::new(ROOMY);
     bench.registry.prompt_started("p");
-    let virtual_only = Told {
+    let virtual_only = LoaderSettings {
         placement: Some(fresco_memory::Placement::Virtual {
             gb: 4.0,
             donors: vec!["cpu".to_owned()],
         }),
-        ..Told::default()
+        ..LoaderSettings::default()
     };
-    let eject_only = Told {
+    let eject_only = LoaderSettings {
         eject: EjectOthers::ComputeDevice,
-        ..Told::default()
+        ..LoaderSettings::default()
     };
-    let trio = bench.trio("p", &virtual_only, &eject_only, &told(KEEP));
+    let trio = bench.trio("p", &virtual_only, &eject_only, &with_policy(KEEP));
     bench.touch("p", &[&trio.c]);
     bench.touch("p", &[&trio.u]);
     assert!(bench.events(0, "eject.applied").is_empty());
@@ -433,15 +458,15 @@ fn r26_r27_eject_does_what_it_says_whatever_the_placement() {
 fn r28_eject_stays_on_its_device() {
     let bench = Bench::new(&[24 * GIB, 24 * GIB]);
     bench.registry.prompt_started("p");
-    let eject = Told {
+    let eject = LoaderSettings {
         eject: EjectOthers::ComputeDevice,
-        ..Told::default()
+        ..LoaderSettings::default()
     };
-    let second = Told {
+    let second = LoaderSettings {
         device: Some(1),
-        ..Told::default()
+        ..LoaderSettings::default()
     };
-    let trio = bench.trio("p", &eject, &second, &Told::default());
+    let trio = bench.trio("p", &eject, &second, &LoaderSettings::default());
     bench.touch("p", &[&trio.v]);
     bench.touch("p", &[&trio.c]);
     bench.touch("p", &[&trio.u]);
@@ -466,7 +491,12 @@ fn r28_eject_stays_on_its_device() {
 #[test]
 fn r29_r30_a_prompt_that_loads_nothing() {
     let bench = Bench::new(ROOMY);
-    let trio = bench.trio("p", &told(EJECT), &told(KEEP), &told(KEEP));
+    let trio = bench.trio(
+        "p",
+        &with_policy(EJECT),
+        &with_policy(KEEP),
+        &with_policy(KEEP),
+    );
     bench.run("p", || bench.compute("p", &trio));
     let before = bench.registry.snapshot();
     bench.registry.prompt_started("q");
@@ -487,7 +517,12 @@ fn r31_a_release_that_fails_is_tried_again() {
     use std::sync::atomic::Ordering::SeqCst;
     for at_idle in [true, false] {
         let bench = Bench::new(ROOMY);
-        let trio = bench.trio("p", &told(EJECT), &told(KEEP), &told(KEEP));
+        let trio = bench.trio(
+            "p",
+            &with_policy(EJECT),
+            &with_policy(KEEP),
+            &with_policy(KEEP),
+        );
         trio.u.fake.fail_release.store(true, SeqCst);
         bench.run("p", || bench.compute("p", &trio));
         let report = bench.report(&trio.u).unwrap();
@@ -513,12 +548,12 @@ fn r31b_a_release_that_failed_is_forgotten_when_the_model_is_used_again() {
     use std::sync::atomic::Ordering::SeqCst;
     let bench = Bench::new(ROOMY);
     let units = even(20, GIB / 4);
-    let u = bench.load(&who("p", "u"), "u", &units, &told(EJECT));
+    let u = bench.load(&who("p", "u"), "u", &units, &with_policy(EJECT));
     u.fake.fail_release.store(true, SeqCst);
     bench.run("p", || bench.touch("p", &[&u]));
     u.fake.fail_release.store(false, SeqCst);
     bench.pass(std::time::Duration::from_secs(11));
-    let u = bench.load(&who("q", "u"), "u", &units, &told(KEEP));
+    let u = bench.load(&who("q", "u"), "u", &units, &with_policy(KEEP));
     bench.run("q", || bench.touch("q", &[&u]));
     bench.registry.tick();
     assert_eq!(bench.on(&u, 0), U);
@@ -529,7 +564,12 @@ fn r31b_a_release_that_failed_is_forgotten_when_the_model_is_used_again() {
 #[test]
 fn r33_shutdown_cleans_up() {
     let bench = Bench::new(ROOMY);
-    let trio = bench.trio("p", &told(EJECT), &told(KEEP), &told(Policy::Pin));
+    let trio = bench.trio(
+        "p",
+        &with_policy(EJECT),
+        &with_policy(KEEP),
+        &with_policy(Policy::Pin),
+    );
     bench.registry.prompt_started("p");
     let lease = bench.lease("p", &[&trio.u, &trio.c]);
     bench.registry.shutdown();
@@ -543,7 +583,12 @@ fn r33_shutdown_cleans_up() {
 #[test]
 fn r34_ids_are_the_same_everywhere() {
     let bench = Bench::new(ROOMY);
-    let trio = bench.trio("p", &told(EJECT), &told(KEEP), &told(KEEP));
+    let trio = bench.trio(
+        "p",
+        &with_policy(EJECT),
+        &with_policy(KEEP),
+        &with_policy(KEEP),
+    );
     bench.run("p", || bench.compute("p", &trio));
     for (model, set) in [&trio.u, &trio.v, &trio.c]
         .iter()
@@ -560,15 +605,15 @@ fn r35_a_file_that_changed_is_another_model() {
     for pinned in [false, true] {
         let bench = Bench::new(ROOMY);
         let units = even(20, GIB / 4);
-        let old = bench.load(&who("p", "u"), "u", &units, &told(KEEP));
+        let old = bench.load(&who("p", "u"), "u", &units, &with_policy(KEEP));
         bench.run("p", || bench.touch("p", &[&old]));
         let old_id = old.id();
         if pinned {
             bench.registry.set_policy(&old_id, Policy::Pin).unwrap();
         }
-        let changed = Told {
+        let changed = LoaderSettings {
             edition: 1,
-            ..told(KEEP)
+            ..with_policy(KEEP)
         };
         let new = bench.load(&who("q", "u"), "u", &units, &changed);
         assert!(!new.attached);
@@ -582,7 +627,12 @@ fn r35_a_file_that_changed_is_another_model() {
         );
         assert_eq!(report.residency, [(bench.name(0), U)]);
         // Need of room: the orphan goes first and for good.
-        let big = bench.load(&who("q", "x"), "x", &even(40, GIB / 2), &Told::default());
+        let big = bench.load(
+            &who("q", "x"),
+            "x",
+            &even(40, GIB / 2),
+            &LoaderSettings::default(),
+        );
         bench.run("q", || bench.touch("q", &[&big]));
         assert_eq!(bench.registry.model(&old_id).is_some(), pinned);
     }
@@ -591,7 +641,12 @@ fn r35_a_file_that_changed_is_another_model() {
 #[test]
 fn r36_soft_empty_changes_nothing() {
     let bench = Bench::new(ROOMY);
-    let trio = bench.trio("p", &told(KEEP), &told(KEEP), &Told::default());
+    let trio = bench.trio(
+        "p",
+        &with_policy(KEEP),
+        &with_policy(KEEP),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.compute("p", &trio));
     let before = bench.registry.snapshot();
     for _ in 0..5 {
@@ -606,7 +661,12 @@ fn r39_a_node_unloads_everything() {
     let bench = Bench::new(ROOMY);
     bench.registry.prompt_started("p");
     bench.registry.prompt_started("other");
-    let trio = bench.trio("p", &Told::default(), &Told::default(), &told(KEEP));
+    let trio = bench.trio(
+        "p",
+        &LoaderSettings::default(),
+        &LoaderSettings::default(),
+        &with_policy(KEEP),
+    );
     bench.touch("p", &[&trio.u]);
     bench.touch("other", &[&trio.v]);
     bench.touch("p", &[&trio.c]);
@@ -629,8 +689,8 @@ fn r40_explicit_beats_default() {
     let bench = Bench::new(ROOMY);
     let units = even(20, GIB / 4);
     bench.run("p", || {
-        let plain = bench.load(&who("p", "a"), "u", &units, &Told::default());
-        let ejecting = bench.load(&who("p", "b"), "u", &units, &told(EJECT));
+        let plain = bench.load(&who("p", "a"), "u", &units, &LoaderSettings::default());
+        let ejecting = bench.load(&who("p", "b"), "u", &units, &with_policy(EJECT));
         bench.touch("p", &[&plain]);
         bench.touch("p", &[&ejecting]);
         assert_eq!(bench.report(&plain).unwrap().policy, EJECT);

@@ -28,7 +28,7 @@ fn a_thousand_prompts_of_five_models_with_room_for_two() {
                 &who(&prompt, names[which]),
                 names[which],
                 &units,
-                &Told::default(),
+                &LoaderSettings::default(),
             ));
         }
         let model = models[which].as_ref().unwrap();
@@ -51,8 +51,8 @@ fn a_thousand_prompts_of_five_models_with_room_for_two() {
 fn switching_between_two_kept_models_never_reads_again() {
     let bench = Bench::new(&[8 * GIB]);
     let units = even(20, GIB / 4);
-    let a = bench.load(&who("p", "a"), "a", &units, &told(Policy::Keep));
-    let b = bench.load(&who("p", "b"), "b", &units, &told(Policy::Keep));
+    let a = bench.load(&who("p", "a"), "a", &units, &with_policy(Policy::Keep));
+    let b = bench.load(&who("p", "b"), "b", &units, &with_policy(Policy::Keep));
     for round in 0..20 {
         let prompt = format!("p{round}");
         bench.run(&prompt, || {
@@ -79,10 +79,10 @@ fn free_storms_while_prompts_run() {
                     for round in 0..150 {
                         let prompt = format!("w{worker}-{round}");
                         bench.registry.prompt_started(&prompt);
-                        let told = Told {
+                        let told = LoaderSettings {
                             policy: [None, Some(Policy::Keep), Some(Policy::EjectAfter)][round % 3],
                             device: Some(if round % 5 == 0 { 0 } else { worker }),
-                            ..Told::default()
+                            ..LoaderSettings::default()
                         };
                         // Shared between the workers, and one of its own.
                         let shared =
@@ -180,7 +180,7 @@ fn two_threads_that_want_the_same_file_read_it_once() {
                         &who(&prompt, "u"),
                         file,
                         &even(20, MIB),
-                        &told(Policy::Keep),
+                        &with_policy(Policy::Keep),
                     );
                     bench.touch(&prompt, &[&u]);
                     assert_eq!(u.fake.loads.load(SeqCst), 1);
@@ -197,8 +197,18 @@ fn two_threads_that_want_the_same_file_read_it_once() {
 #[test]
 fn the_registry_answers_while_units_are_copied() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 2), &Told::default());
-    let other = bench.load(&who("p", "o"), "o", &even(1, GIB), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 2),
+        &LoaderSettings::default(),
+    );
+    let other = bench.load(
+        &who("p", "o"),
+        "o",
+        &even(1, GIB),
+        &LoaderSettings::default(),
+    );
     let (registry, name) = (bench.registry.clone(), bench.name(0));
     let seen = Arc::new(Mutex::new(None));
     let result = Arc::clone(&seen);
@@ -223,7 +233,12 @@ fn the_registry_answers_while_units_are_copied() {
 #[test]
 fn an_interrupt_ends_waiting_for_a_model_that_another_prompt_loads() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(4, GIB), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(4, GIB),
+        &LoaderSettings::default(),
+    );
     let (registry, handle) = (bench.registry.clone(), u.handle.clone());
     let seen = Arc::new(Mutex::new(None));
     let result = Arc::clone(&seen);
@@ -259,7 +274,12 @@ fn an_interrupt_ends_waiting_for_a_model_that_another_prompt_loads() {
 #[test]
 fn bytes_that_are_still_in_their_file_are_not_counted_as_main_memory() {
     let bench = Bench::new(&[2 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(4, GIB), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(4, GIB),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.touch("p", &[&u]));
     let host_bytes = || bench.registry.snapshot().models[0].host_bytes;
     let there = host_bytes();
@@ -276,7 +296,12 @@ fn bytes_that_are_still_in_their_file_are_not_counted_as_main_memory() {
 #[test]
 fn a_copy_that_fails_leaves_nothing_behind() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(4, GIB), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(4, GIB),
+        &LoaderSettings::default(),
+    );
     *u.fake.while_copying.lock().unwrap() = Some(Box::new(|| {
         let reason = "injected".to_owned();
         Err(TensorError::Invalid { op: "copy", reason })
@@ -306,7 +331,12 @@ fn a_copy_that_fails_leaves_nothing_behind() {
 #[test]
 fn a_copy_of_a_variant_that_fails_leaves_the_shared_weights() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(4, GIB), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(4, GIB),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.touch("p", &[&u]));
     let patched = bench.patch(&u, 2);
     *patched.fake.while_copying.lock().unwrap() = Some(Box::new(|| Err(TensorError::Cancelled)));

@@ -16,7 +16,7 @@ fn a_time_to_live_begins_with_the_end_of_a_prompt() {
         &who("p", "u"),
         "u",
         &even(20, GIB / 4),
-        &told(Policy::Ttl(MINUTE)),
+        &with_policy(Policy::Ttl(MINUTE)),
     );
     bench.run("p", || {
         bench.pass(MINUTE * 10);
@@ -49,7 +49,12 @@ fn a_time_to_live_begins_with_the_end_of_a_prompt() {
 #[test]
 fn a_time_to_live_by_api() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.touch("p", &[&u]));
     bench
         .registry
@@ -76,7 +81,12 @@ fn r38_idle_models_leave_the_devices() {
         ..Settings::default()
     };
     let bench = Bench::with(settings, &[24 * GIB]);
-    let trio = bench.trio("p", &Told::default(), &told(Policy::Keep), &Told::default());
+    let trio = bench.trio(
+        "p",
+        &LoaderSettings::default(),
+        &with_policy(Policy::Keep),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.compute("p", &trio));
     bench
         .registry
@@ -101,7 +111,12 @@ fn r38_idle_models_leave_the_devices() {
 #[test]
 fn r38_off_by_default() {
     let bench = Bench::new(&[24 * GIB]);
-    let u = bench.load(&who("p", "u"), "u", &even(20, GIB / 4), &Told::default());
+    let u = bench.load(
+        &who("p", "u"),
+        "u",
+        &even(20, GIB / 4),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || bench.touch("p", &[&u]));
     assert_eq!(bench.registry.next_tick(), None);
     bench.pass(MINUTE * 10_000);
@@ -114,9 +129,9 @@ fn m12_what_main_memory_cannot_hold_is_refused_before_reading() {
     let bench = Bench::new(&[24 * GIB]);
     bench.ram.store(32 * GIB, SeqCst);
     let big = even(20, GIB);
-    let on_cpu = Told {
+    let on_cpu = LoaderSettings {
         cpu: true,
-        ..Told::default()
+        ..LoaderSettings::default()
     };
     let a = bench.load(&who("p", "a"), "a", &big, &on_cpu);
     let b = bench.load(&who("p", "b"), "b", &big, &on_cpu);
@@ -146,13 +161,23 @@ fn main_memory_that_runs_short() {
         ..Settings::default()
     };
     let bench = Bench::with(settings, &[]);
-    let keep = told(Policy::Keep);
+    let keep = with_policy(Policy::Keep);
     let kept = bench.load(&who("p", "k"), "k", &even(4, GIB), &keep);
-    let auto = bench.load(&who("p", "a"), "a", &even(4, GIB), &Told::default());
+    let auto = bench.load(
+        &who("p", "a"),
+        "a",
+        &even(4, GIB),
+        &LoaderSettings::default(),
+    );
     bench.run("p", || {
         bench.touch("p", &[&kept]);
         bench.touch("p", &[&auto]);
-        let orphan = bench.load(&who("p", "o"), "o", &even(4, GIB), &Told::default());
+        let orphan = bench.load(
+            &who("p", "o"),
+            "o",
+            &even(4, GIB),
+            &LoaderSettings::default(),
+        );
         bench.touch("p", &[&orphan]);
     });
     assert_eq!(bench.listed().len(), 3);
@@ -179,7 +204,12 @@ fn main_memory_that_runs_short() {
 #[test]
 fn pinned_models_stay_in_main_memory() {
     let bench = Bench::new(&[]);
-    let pinned = bench.load(&who("p", "k"), "k", &even(4, GIB), &told(Policy::Pin));
+    let pinned = bench.load(
+        &who("p", "k"),
+        "k",
+        &even(4, GIB),
+        &with_policy(Policy::Pin),
+    );
     bench.run("p", || bench.touch("p", &[&pinned]));
     bench.ram.store(4 * GIB, SeqCst);
     bench.registry.tick();
@@ -193,7 +223,7 @@ fn a_time_to_live_without_a_prompt() {
         &who("", "u"),
         "u",
         &even(20, GIB / 4),
-        &told(Policy::Ttl(MINUTE)),
+        &with_policy(Policy::Ttl(MINUTE)),
     );
     bench.touch("", &[&u]);
     assert_eq!(

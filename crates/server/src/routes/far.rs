@@ -37,10 +37,10 @@ pub(crate) const OVERVIEW: MemoryCommand = MemoryCommand::Overview { recent: REC
 pub(crate) const OTHER_ANSWER: &str = "it answers something else than what was asked";
 
 /// A worker's answer about its memory; the error is its room's refusal.
-type Answered = Result<MemoryReply, Refusal>;
+type MemoryAnswer = Result<MemoryReply, Refusal>;
 
 /// Has a worker carry a command out; an error says why it does not answer. Waits: not for threads that serve sockets.
-fn carry_out(front: &Front, worker: &str, command: &MemoryCommand) -> Result<Answered, String> {
+fn carry_out(front: &Front, worker: &str, command: &MemoryCommand) -> Result<MemoryAnswer, String> {
     let request = WorkerRequest::Memory(command.clone());
     match front.ask(worker, &request, PATIENCE) {
         Ok(WorkerAnswer::Memory(answer)) => Ok(answer),
@@ -62,7 +62,7 @@ pub(crate) fn named(request: &Request) -> Option<(Arc<Front>, Arc<str>)> {
 pub(crate) async fn ask(
     request: &Request,
     command: &MemoryCommand,
-) -> Result<Option<Answered>, ApiError> {
+) -> Result<Option<MemoryAnswer>, ApiError> {
     let Some((far, worker)) = named(request) else {
         return Ok(None);
     };
@@ -155,7 +155,7 @@ pub(crate) async fn load_plan(
     request: &Request,
     command: &MemoryCommand,
 ) -> Result<Option<LoadPlanState>, ApiError> {
-    let answers: Vec<(Arc<str>, Answered)> = if let Some((_, worker)) = named(request) {
+    let answers: Vec<(Arc<str>, MemoryAnswer)> = if let Some((_, worker)) = named(request) {
         let answer = ask(request, command).await?;
         answer.map(|answer| (worker, answer)).into_iter().collect()
     } else {
@@ -178,7 +178,7 @@ pub(crate) async fn load_plan(
 pub(crate) async fn at_its_worker(
     request: &Request,
     command: &MemoryCommand,
-) -> Result<Answered, ApiError> {
+) -> Result<MemoryAnswer, ApiError> {
     let answers = ask_all(request, command).await?.unwrap_or_default();
     let mut why = Refusal::Unknown;
     let mut best: Option<(u64, MemoryReply)> = None;
@@ -214,11 +214,14 @@ fn in_time(events: &mut Vec<EventState>, most: usize) {
     events.drain(..surplus);
 }
 
-/// The outer error: it does not answer.
-type Asked = Vec<(WorkerFacts, Result<Answered, String>)>;
+/// The answers of all workers; the outer error says why one does not answer.
+type WorkerAnswers = Vec<(WorkerFacts, Result<MemoryAnswer, String>)>;
 
 /// All at once: one that does not answer keeps nobody waiting but whoever asked. None where there are none, or the request names one.
-async fn ask_all(request: &Request, command: &MemoryCommand) -> Result<Option<Asked>, ApiError> {
+async fn ask_all(
+    request: &Request,
+    command: &MemoryCommand,
+) -> Result<Option<WorkerAnswers>, ApiError> {
     let Some(far) = request.app.far.clone() else {
         return Ok(None);
     };
@@ -229,7 +232,7 @@ async fn ask_all(request: &Request, command: &MemoryCommand) -> Result<Option<As
     let ask = move || {
         let workers = far.workers();
         let (far, command) = (&far, &command);
-        let answers: Vec<Result<Answered, String>> = std::thread::scope(|scope| {
+        let answers: Vec<Result<MemoryAnswer, String>> = std::thread::scope(|scope| {
             let calls: Vec<_> = workers
                 .iter()
                 .map(|worker| scope.spawn(move || carry_out(far, &worker.name, command)))

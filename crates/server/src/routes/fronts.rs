@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use fresco_cluster::Front;
-use fresco_cluster::protocol::Answered;
+use fresco_cluster::protocol::RequestResult;
 use fresco_cluster::protocol::fronts::{FrontAnswer, FrontRequest};
 use fresco_engine::JobSource;
 use fresco_engine::store::HistoryRecord;
@@ -176,7 +176,7 @@ pub(crate) async fn tell(request: &Request, what: FrontRequest) {
 }
 
 /// This front's answer to another one.
-pub async fn answer_front(app: &App, request: FrontRequest) -> Answered<FrontAnswer> {
+pub async fn answer_front(app: &App, request: FrontRequest) -> RequestResult<FrontAnswer> {
     let store = &app.store;
     match request {
         FrontRequest::Queue => {
@@ -227,7 +227,7 @@ pub async fn answer_front(app: &App, request: FrontRequest) -> Answered<FrontAns
 }
 
 /// Records as `/history` shows them, with their files made available.
-async fn records(app: &App, records: Vec<HistoryRecord>) -> Answered<FrontAnswer> {
+async fn records(app: &App, records: Vec<HistoryRecord>) -> RequestResult<FrontAnswer> {
     let Some(far) = app.far.clone() else {
         return Err("this program is not a front of a cluster".to_owned());
     };

@@ -56,7 +56,7 @@ pub(crate) async fn file(path: &Path, headers: &HeaderMap, kind: &str) -> Answer
     let mut answer = if unchanged(headers, &etag, modified) {
         response::status(StatusCode::NOT_MODIFIED)
     } else {
-        match wanted(headers, &etag, &date, size) {
+        match requested_range(headers, &etag, &date, size) {
             Range::Unsatisfiable => {
                 let mut answer = response::status(StatusCode::RANGE_NOT_SATISFIABLE);
                 answer
@@ -139,7 +139,7 @@ fn unchanged(headers: &HeaderMap, etag: &str, modified: SystemTime) -> bool {
     since.is_some_and(|since| seconds(modified) <= seconds(since))
 }
 
-fn wanted(headers: &HeaderMap, etag: &str, date: &str, size: u64) -> Range {
+fn requested_range(headers: &HeaderMap, etag: &str, date: &str, size: u64) -> Range {
     let Some(text) = header_text(headers, header::RANGE) else {
         return Range::Whole;
     };

@@ -157,7 +157,7 @@ impl RequestMemory {
 
     /// What one request asks, for as long as it works.
     pub(crate) fn share(&self, patience: Duration) -> Share {
-        Share(Arc::new(Asking {
+        Share(Arc::new(RequestShare {
             memory: self.clone(),
             deadline: Instant::now() + patience,
             held: Mutex::default(),
@@ -168,9 +168,9 @@ impl RequestMemory {
 
 /// What one request has taken; given back with the last clone.
 #[derive(Clone)]
-pub(crate) struct Share(Arc<Asking>);
+pub(crate) struct Share(Arc<RequestShare>);
 
-struct Asking {
+struct RequestShare {
     memory: RequestMemory,
     deadline: Instant,
     held: Mutex<Vec<Taken>>,

@@ -506,8 +506,8 @@ fn describe(event: &Event) -> String {
     add("policy", event.policy.map(|policy| policy.to_string()));
     let set_by = event.set_by.as_ref();
     add("from", set_by.map(|s| s.source.name().to_owned()));
-    add("set_by_node", said(set_by.map(|s| &s.node)));
-    add("set_by_client", said(set_by.map(|s| &s.client)));
+    add("set_by_node", non_empty(set_by.map(|s| &s.node)));
+    add("set_by_client", non_empty(set_by.map(|s| &s.client)));
     if let Some(origin) = &event.origin {
         let (node, client) = origin.place();
         add("origin", Some(origin.kind().to_owned()));
@@ -515,8 +515,8 @@ fn describe(event: &Event) -> String {
             "origin_name",
             origin_name(origin).map(|name| format!("{name:?}")),
         );
-        add("origin_node", said(node));
-        add("origin_client", said(client));
+        add("origin_node", non_empty(node));
+        add("origin_client", non_empty(client));
     }
     add("before", event.bytes_before.map(|b| b.to_string()));
     add("after", event.bytes_after.map(|b| b.to_string()));
@@ -536,7 +536,7 @@ fn describe(event: &Event) -> String {
     text
 }
 
-fn said(text: Option<&std::sync::Arc<str>>) -> Option<String> {
+fn non_empty(text: Option<&std::sync::Arc<str>>) -> Option<String> {
     text.filter(|text| !text.is_empty())
         .map(ToString::to_string)
 }

@@ -16,7 +16,7 @@ const BACKLOG_FRAMES: usize = 64;
 const BACKLOG_BYTES: usize = 2 << 20;
 
 #[derive(Default)]
-struct Waiting {
+struct PendingFrames {
     frames: VecDeque<Frame>,
     bytes: usize,
     closed: Option<&'static str>,
@@ -26,7 +26,7 @@ struct Waiting {
 
 /// The outgoing side of one socket.
 pub(crate) struct Outbox {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingFrames>,
     wake: Notify,
     max_frames: usize,
     max_bytes: usize,
@@ -51,7 +51,7 @@ impl Outbox {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, PendingFrames> {
         lock(&self.waiting)
     }
 
@@ -77,9 +77,9 @@ impl Outbox {
             }
             if w.frames.len() > self.max_frames || w.bytes > self.max_bytes {
                 dropped += w.frames.len();
-                *w = Waiting {
+                *w = PendingFrames {
                     closed: Some("too slow: results pile up; reconnect and read /history"),
-                    ..Waiting::default()
+                    ..PendingFrames::default()
                 };
             }
             w.closed.is_some() || !w.timed && !w.is_held()
@@ -156,7 +156,7 @@ impl Outbox {
     }
 }
 
-impl Waiting {
+impl PendingFrames {
     /// The first frame waits for an answer that is not there yet.
     fn is_held(&self) -> bool {
         let answer = self.frames.front().and_then(|f| f.after.as_ref());

@@ -151,15 +151,15 @@ fn packed(far: &Front, sid: &str, frame: &Frame) -> Option<Vec<u8>> {
     }
 }
 
-/// What [`message`] made, from whoever it comes.
-struct Told<'a> {
+/// The parts of what [`message`] made on another front.
+struct RelayedMessage<'a> {
     kind: u8,
     class: Class,
     sid: &'a str,
     content: &'a [u8],
 }
 
-impl<'a> Told<'a> {
+impl<'a> RelayedMessage<'a> {
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let (&[kind, class, low, high], rest) = bytes.split_first_chunk()?;
         let (sid, content) = rest.split_at_checked(u16::from_le_bytes([low, high]).into())?;
@@ -176,9 +176,9 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Hands a client what another front has for it; whether it is connected here. May wait for files; call it in the order in which messages came.
-pub fn told(app: &App, bytes: &[u8]) -> bool {
-    let delivered = Told::read(bytes).and_then(|told| {
+/// Hands a client what another front has for it; tells whether the client is connected here. May wait for files; call it in the order in which messages came.
+pub fn deliver(app: &App, bytes: &[u8]) -> bool {
+    let delivered = RelayedMessage::read(bytes).and_then(|told| {
         let message = match told.kind {
             TEXT => Message::Text(told.text()?.to_owned().into()),
             BINARY => Message::Binary(Bytes::copy_from_slice(told.content)),
@@ -211,13 +211,13 @@ mod tests {
     #[test]
     fn what_is_packed_is_read_again() {
         let bytes = message(BINARY, Class::Preview, "someone", &[1, 2, 3]).unwrap();
-        let told = Told::read(&bytes).unwrap();
+        let told = RelayedMessage::read(&bytes).unwrap();
         assert_eq!((told.kind, told.class), (BINARY, Class::Preview));
         assert_eq!((told.sid, told.content), ("someone", &[1, 2, 3][..]));
         for end in 0..11 {
-            assert!(Told::read(&bytes[..end]).is_none(), "{end}");
+            assert!(RelayedMessage::read(&bytes[..end]).is_none(), "{end}");
         }
-        assert!(Told::read(&[TEXT, 9, 0, 0]).is_none());
-        assert!(Told::read(&[TEXT, 0, 1, 0, 0xff]).is_none());
+        assert!(RelayedMessage::read(&[TEXT, 9, 0, 0]).is_none());
+        assert!(RelayedMessage::read(&[TEXT, 0, 1, 0, 0xff]).is_none());
     }
 }

@@ -2,20 +2,20 @@
 
 use fresco_files::{Limits, Picture, Pixels, decode, encode_png, read_metadata};
 
-use crate::harness::{Got, Rig, form, rig, rig_with};
+use crate::harness::{HttpAnswer, Rig, form, rig, rig_with};
 
 async fn upload(
     rig: &Rig,
     path: &str,
     fields: &[(&str, &str)],
     file: Option<(&str, &[u8])>,
-) -> Got {
+) -> HttpAnswer {
     let (kind, body) = form(fields, file);
     rig.ask("POST", path, &[("content-type", &kind)], body)
         .await
 }
 
-fn name(got: &Got) -> String {
+fn name(got: &HttpAnswer) -> String {
     got.json().get("name").unwrap().as_str().unwrap().to_owned()
 }
 

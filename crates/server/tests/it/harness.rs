@@ -35,14 +35,14 @@ pub struct Rig {
     _folder: tempfile::TempDir,
 }
 
-/// An answer, read to its end.
-pub struct Got {
+/// An answer with its whole body.
+pub struct HttpAnswer {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Vec<u8>,
 }
 
-impl Got {
+impl HttpAnswer {
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
@@ -166,11 +166,11 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    pub async fn send(&self, request: Request<Body>) -> Got {
+    pub async fn send(&self, request: Request<Body>) -> HttpAnswer {
         let answer = app(self.app.clone()).oneshot(request).await.unwrap();
         let (head, body) = answer.into_parts();
         let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
-        Got {
+        HttpAnswer {
             status: head.status.as_u16(),
             headers: head.headers,
             body: body.to_vec(),
@@ -183,7 +183,7 @@ impl Rig {
         path: &str,
         headers: &[(&str, &str)],
         body: impl Into<Body>,
-    ) -> Got {
+    ) -> HttpAnswer {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -191,11 +191,11 @@ impl Rig {
         self.send(request.body(body.into()).unwrap()).await
     }
 
-    pub async fn get(&self, path: &str) -> Got {
+    pub async fn get(&self, path: &str) -> HttpAnswer {
         self.ask("GET", path, &[], Body::empty()).await
     }
 
-    pub async fn post(&self, path: &str, body: impl Into<Body>) -> Got {
+    pub async fn post(&self, path: &str, body: impl Into<Body>) -> HttpAnswer {
         self.ask("POST", path, &[], body).await
     }
 

@@ -15,7 +15,11 @@ struct Room {
 }
 
 impl Peers for Room {
-    fn ask(&self, name: &str, request: ModelRequest) -> Result<Answered<ModelAnswer>, BrokerError> {
+    fn ask(
+        &self,
+        name: &str,
+        request: ModelRequest,
+    ) -> Result<RequestResult<ModelAnswer>, BrokerError> {
         let machine = lock(&self.machines).get(name).cloned();
         let machine = machine.ok_or_else(|| BrokerError::Nobody {
             what: format!("ask {name}"),
@@ -65,11 +69,11 @@ impl Machine {
 
     fn copy(&self, from: &str, file: &str, replace: bool) -> CopyEnd {
         self.server
-            .copy_file(from, &wanted(file), replace, &mut |_, _| {})
+            .copy_file(from, &file_named(file), replace, &mut |_, _| {})
     }
 }
 
-fn wanted(file: &str) -> Wanted {
+fn file_named(file: &str) -> Wanted {
     let (folder, name) = file.split_once('/').unwrap();
     Wanted {
         folder: folder.into(),
@@ -163,7 +167,11 @@ fn a_machine_can_be_told_to_copy_and_asked_how_far_it_is() {
         &[("loras/1.pt", vec![1; 10]), ("vae/2.pt", large())],
     );
     let b = Machine::new(&room, &objects, "b", &[("loras/1.pt", vec![1; 10])]);
-    let files = [wanted("loras/1.pt"), wanted("vae/2.pt"), wanted("vae/3.pt")];
+    let files = [
+        file_named("loras/1.pt"),
+        file_named("vae/2.pt"),
+        file_named("vae/3.pt"),
+    ];
     let mut heard = 0;
     let ends = copy_elsewhere(&*room, "a", "b", &files, false, &mut |_| heard += 1).unwrap();
     let ends: Vec<_> = ends.into_iter().map(|p| p.end.unwrap()).collect();

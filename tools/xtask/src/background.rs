@@ -1,4 +1,4 @@
-//! A command that runs beside other steps, on what those leave of the processor.
+//! A command that runs in the background of other steps, on what those leave of the processor.
 
 use std::{
     process::Command,
@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail};
 use crate::steps::{command, show};
 
 /// A command that runs gently and says nothing unless it fails.
-pub(crate) struct Beside(JoinHandle<Result<()>>);
+pub(crate) struct BackgroundCommand(JoinHandle<Result<()>>);
 
-impl Beside {
+impl BackgroundCommand {
     pub(crate) fn begin(prepare: impl FnOnce() -> Result<Command> + Send + 'static) -> Self {
         Self(thread::spawn(move || run_gently(&prepare()?)))
     }
@@ -49,9 +49,9 @@ mod tests {
     #[test]
     fn what_fails_is_told_with_what_it_said() {
         let shell = |text: &str| command("sh", &["-c", text]);
-        let well = Beside::begin(move || Ok(shell("true")));
+        let well = BackgroundCommand::begin(move || Ok(shell("true")));
         assert!(well.end().is_ok());
-        let ill = Beside::begin(move || {
+        let ill = BackgroundCommand::begin(move || {
             let mut command = shell("echo $WORD >&2; exit 3");
             command.env("WORD", "heard");
             Ok(command)
