@@ -119,7 +119,7 @@ pub type Names = Arc<[String]>;
 #[derive(Debug)]
 struct Inner {
     types: RwLock<IndexMap<String, FolderType>>,
-    cache: Mutex<HashMap<String, Cached>>,
+    cache: Mutex<HashMap<String, Arc<Cached>>>,
     elsewhere: RwLock<Arc<Elsewhere>>,
 }
 
@@ -233,6 +233,11 @@ impl Folders {
     /// Whether this is literally a type; legacy names are not.
     pub fn is_type(&self, folder: &str) -> bool {
         self.read(|t| t.contains_key(folder))
+    }
+
+    /// Whether the models of a type are folders, of which no file is listed.
+    pub fn of_folders(&self, folder: &str) -> bool {
+        self.read(|t| t.get(folder).is_some_and(|t| t.extensions == FOLDERS))
     }
 
     /// The roots of a type (legacy names allowed), in search order.
@@ -373,10 +378,11 @@ impl Folders {
                     .iter()
                     .all(|r| c.dirs.contains_key(r) || !r.is_dir())
         };
-        if let Some(cached) = lock(&self.inner.cache).get(folder).filter(|c| valid(c)) {
+        // The disk is asked without the lock: a slow one must not stop other types.
+        let cached = lock(&self.inner.cache).get(folder).cloned();
+        if let Some(cached) = cached.filter(|cached| valid(cached)) {
             return cached.names.clone();
         }
-        // Listed without the lock: a slow disk must not stop other types.
         let now = SystemTime::now();
         let mut names = Vec::new();
         let mut dirs = HashMap::new();
@@ -399,7 +405,7 @@ impl Folders {
             cache.remove(folder);
         } else {
             let names = names.clone();
-            cache.insert(folder.to_owned(), Cached { names, dirs });
+            cache.insert(folder.to_owned(), Arc::new(Cached { names, dirs }));
         }
         names
     }
@@ -451,15 +457,6 @@ impl Folders {
         found.sort_unstable();
         found.dedup();
         found
-    }
-
-    /// Names of embeddings without their last extension.
-    pub fn embeddings(&self) -> Vec<String> {
-        let names = self.list("embeddings").unwrap_or_default();
-        names
-            .iter()
-            .map(|n| split_extension(n).0.to_owned())
-            .collect()
     }
 
     /// Types and roots of the browsing API.
@@ -877,15 +874,6 @@ mod tests {
         ] {
             assert_eq!(place(folder, name), None, "{folder}/{name}");
         }
-    }
-
-    #[test]
-    fn embeddings_lose_their_extension() {
-        let (_d, _, f) = setup(&[
-            "models/embeddings/a.pt",
-            "models/embeddings/s/b.x.safetensors",
-        ]);
-        assert_eq!(f.embeddings(), ["a", "s/b.x"]);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Model listings, metadata and previews.
 
 use std::io::Cursor;
+use std::sync::Arc;
 
 use axum::http::StatusCode;
+use fresco_files::folders::split_extension;
 use fresco_files::safetensors::{self, METADATA_LIMIT, Preview};
 use fresco_files::{
     ImageError, Picture, Pixels, SmallerThan, WebpOptions, decode_reduced, encode_webp,
@@ -38,10 +40,17 @@ fn paths(list: &[std::path::PathBuf]) -> Value {
     strings(list.iter().map(|p| p.to_string_lossy()))
 }
 
+/// File names of a type, as the inputs of nodes offer them: a disk that does not answer is not waited for longer than there.
+async fn file_names(app: &App, folder: &str) -> Result<Vec<String>, ApiError> {
+    let listings = Arc::clone(app.engine.listings());
+    let source = format!("models/{folder}");
+    blocking(move || listings.list(&source)).await
+}
+
 /// `GET /embeddings`.
 pub(crate) async fn embeddings(request: Request) -> Answer {
-    let folders = request.app.folders.clone();
-    let names = blocking(move || folders.embeddings()).await?;
+    let names = file_names(&request.app, "embeddings").await?;
+    let names = names.iter().map(|name| split_extension(name).0);
     Ok(response::json(&strings(names)))
 }
 
@@ -52,15 +61,16 @@ pub(crate) async fn types(request: Request) -> Answer {
 
 /// `GET /models/{folder}`; legacy names are not folders here.
 pub(crate) async fn list(request: Request) -> Answer {
-    let folders = request.app.folders.clone();
-    let folder = request.param(0).to_owned();
-    if !folders.is_type(&folder) {
+    let folder = request.param(0);
+    if !request.app.folders.is_type(folder) {
         return Err(ApiError::NOT_FOUND);
     }
-    let names = blocking(move || folders.list(&folder))
-        .await?
-        .map_err(|_| ApiError::NOT_FOUND)?;
-    Ok(response::json(&strings(names.iter())))
+    let names = if request.app.folders.of_folders(folder) {
+        Vec::new()
+    } else {
+        file_names(&request.app, folder).await?
+    };
+    Ok(response::json(&strings(names)))
 }
 
 /// `GET /fresco/models/{folder}`: what one file is. Only its names are read.

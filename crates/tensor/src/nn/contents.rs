@@ -573,12 +573,22 @@ impl Contents {
         }
     }
 
-    /// Some bytes of the value at a place, as in the file.
-    pub(super) fn part(&self, at: usize, from: usize, out: &mut [u8]) -> Result<()> {
+    /// Some rows of the table at a place, as in the file. A large table in main memory stays in its file: of a vocabulary a prompt
+    /// needs a few hundred rows.
+    pub(super) fn rows(&self, at: usize, start: usize, out: &mut [u8], row: usize) -> Result<()> {
+        const LARGE: usize = 16 << 20;
+        let from = start * row;
         if let Some(Content::Gpu(value, _)) = self.values.get(at) {
             return value.part(from, out);
         }
-        out.copy_from_slice(&self.stored(at)?.bytes()[from..from + out.len()]);
+        let stored = self.stored(at)?;
+        if stored.byte_len() > LARGE
+            && let Some(rows) = stored.unread_rows(start, out.len() / row.max(1))
+        {
+            out.copy_from_slice(rows.read()?);
+            return Ok(());
+        }
+        out.copy_from_slice(&stored.read()?[from..from + out.len()]);
         Ok(())
     }
 

@@ -470,16 +470,23 @@ impl WeightSlot {
         };
         let mut found = Buffer::filled(bytes, 0)?;
         let mut rows = rows.peekable();
-        let mut at = 0;
+        let (mut at, mut last) = (0, None);
         while let Some(first) = rows.next() {
+            if last == Some(first) {
+                // The rest of a text is often one word that fills it.
+                found.copy_within(at - row_bytes..at, at);
+                at += row_bytes;
+                continue;
+            }
             // Rows that follow each other come at once: each copy from a GPU is waited for.
             let mut count = 1;
             while rows.next_if_eq(&(first + count)).is_some() {
                 count += 1;
             }
             let len = count * row_bytes;
-            home.part(0, first * row_bytes, &mut found[at..at + len])?;
+            home.rows(0, first, &mut found[at..at + len], row_bytes)?;
             at += len;
+            last = Some(first + count - 1);
         }
         Ok((found, memory))
     }

@@ -7,7 +7,7 @@ use fresco_tensor::nn::{
     Act, Conv2d, Embedding, GroupNorm, LayerNorm, Linear, MakeWeight, Padding, RmsNorm, SlotGroup,
     Streamed, Value,
 };
-use fresco_tensor::{Dtype, Stored, Tensor, TensorError};
+use fresco_tensor::{Dtype, Stored, Tensor, TensorError, open_weights, safetensors};
 
 fn half(shape: &[usize]) -> Stored {
     let t = Tensor::from_fn(shape, |i| (i % 7) as f32 - 3.0).unwrap();
@@ -485,4 +485,31 @@ fn weights_stay_as_read_until_the_processor_needs_them() {
     let layer = Linear::in_group(&given, None, &group).unwrap();
     layer.slot().prepare().unwrap();
     assert!(!as_read(&layer));
+}
+
+/// A vocabulary of 20 MB, of which a prompt needs some rows: alone, one after the other, and again and again.
+#[test]
+fn a_large_table_stays_in_its_file() {
+    const ROWS: usize = 10_000;
+    const WIDTH: usize = 1024;
+    let values = Tensor::from_fn([ROWS, WIDTH], |i| (i % 1999) as f32 / 8.0).unwrap();
+    let stored = Stored::from_f32(&values, Dtype::F16).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("text.safetensors");
+    safetensors::write(&path, &[("words", &stored)], &[]).unwrap();
+    let file = open_weights(&path).unwrap();
+    let table = Embedding::new(&file.later("words").unwrap()).unwrap();
+    let in_memory = Embedding::new(&stored).unwrap();
+    let ids = [9_999, 3, 4, 5, 0, 0, 0, 4, 7_777, 7_777, 7_778];
+    for _ in 0..2 {
+        let found = table.lookup(&ids).unwrap();
+        assert_eq!(found, in_memory.lookup(&ids).unwrap());
+        assert_eq!(table.slot().unread_bytes(), table.bytes());
+    }
+    assert_eq!(table.table().unwrap().bytes(), stored.bytes());
+    assert_eq!(
+        table.lookup(&ids).unwrap(),
+        in_memory.lookup(&ids).unwrap(),
+        "after all of it was read"
+    );
 }

@@ -11,14 +11,14 @@ mod work;
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     time::Instant,
 };
 
 use anyhow::{Context, Result, ensure};
 use fresco_synth::{full, list};
 use fresco_tensor::Dtype;
-use fresco_tests::{Server, Socket, StartOptions};
+use fresco_tests::{Server, Socket, StartOptions, server::program};
 use serde_json::json;
 
 use self::{
@@ -43,6 +43,11 @@ pub(crate) const MEASUREMENTS: &[Measurement] = &[
     ("qwen-fp8", |table| measure(table, &work::QWEN_FP8)),
     ("wan-fp8", |table| measure(table, &work::WAN_FP8)),
     ("flux2-fp8", |table| measure(table, &work::FLUX2_FP8)),
+    ("sd15-cpu", |table| measure(table, &work::SD15_CPU)),
+    ("z-image-cpu", |table| measure(table, &work::Z_IMAGE_CPU)),
+    ("z-image-gguf-cpu", |table| {
+        measure(table, &work::Z_IMAGE_GGUF_CPU)
+    }),
 ];
 
 /// Names the folder for the files.
@@ -78,6 +83,9 @@ fn measure(table: &mut Table, work: &Work) -> Result<()> {
     if work.lora {
         write_lora(&models, work)?;
     }
+    if let Some(format) = work.blocks {
+        size = convert(&models, &work.files[0], format)?;
+    }
     eprintln!("  files written in {:.1} s", begun.elapsed().as_secs_f64());
     let mut programs = vec![("", None)];
     if let Some(old) = env::var_os(OLD) {
@@ -90,6 +98,9 @@ fn measure(table: &mut Table, work: &Work) -> Result<()> {
     if env::var_os(KEEP).is_none() {
         for file in work.files {
             fs::remove_file(path_of(&models, file))?;
+        }
+        if work.blocks.is_some() {
+            fs::remove_file(path_of(&models, &work.files[0]).with_extension("gguf"))?;
         }
     }
     Ok(())
@@ -123,6 +134,22 @@ fn write(models: &Path, file: &ModelFile) -> Result<u64> {
         extra.push(("tekken_model", vocabulary()));
     }
     full::write(&path, &list::load(file.list)?, file.numbers, &extra)
+}
+
+/// Converts a file to a format of GGUF, beside it, and answers the new one's size.
+fn convert(models: &Path, file: &ModelFile, format: &str) -> Result<u64> {
+    let from = path_of(models, file);
+    let to = from.with_extension("gguf");
+    if !to.exists() {
+        let ended = Command::new(program())
+            .arg("quantize")
+            .args([&from, &to])
+            .args(["--format", format, "--architecture", file.list])
+            .stdout(Stdio::null())
+            .status()?;
+        ensure!(ended.success(), "{} was not converted", from.display());
+    }
+    Ok(fs::metadata(&to)?.len())
 }
 
 /// A small vocabulary in the form of Mistral's files: single bytes, and the special words of prompts.
@@ -219,8 +246,10 @@ fn measure_program(
     if from_disk {
         leave_cache(&base.join("models"), work)?;
     }
+    let mut arguments = vec!["--disable-metadata", "--database-url", "sqlite:///:memory:"];
+    arguments.extend(work.arguments);
     let server = Server::start_with(StartOptions {
-        arguments: vec!["--disable-metadata", "--database-url", "sqlite:///:memory:"],
+        arguments,
         base: Some(base),
         program,
         ..StartOptions::default()

@@ -98,6 +98,10 @@ pub(super) struct Work {
     pub(super) lora: bool,
     /// GiB of the model that stay in main memory.
     pub(super) in_memory: Option<f64>,
+    /// The format of GGUF that the network's file is converted to before it is measured.
+    pub(super) blocks: Option<&'static str>,
+    /// Arguments of the program for this work alone.
+    pub(super) arguments: &'static [&'static str],
 }
 
 const PICTURE: Latent = Latent {
@@ -120,6 +124,8 @@ const STANDARD: Work = Work {
     guidance: None,
     lora: false,
     in_memory: None,
+    blocks: None,
+    arguments: &[],
 };
 
 pub(super) const SD15: Work = Work {
@@ -165,6 +171,40 @@ pub(super) const Z_IMAGE: Work = Work {
     },
     shift: Some(("ModelSamplingAuraFlow", 3.0)),
     ..STANDARD
+};
+
+/// A small picture, since loading is what the processor is measured for.
+const SMALL: [u32; 2] = [256, 256];
+const ON_PROCESSOR: &[&str] = &["--cpu"];
+
+pub(super) const SD15_CPU: Work = Work {
+    title: "SD1.5 f16 on the processor, 256x256, 2 steps",
+    steps: 2,
+    reference: None,
+    latent: Latent {
+        size: SMALL,
+        ..SD15.latent
+    },
+    arguments: ON_PROCESSOR,
+    ..SD15
+};
+
+pub(super) const Z_IMAGE_CPU: Work = Work {
+    title: "Z-Image bf16 on the processor, 256x256, 2 steps",
+    steps: 2,
+    reference: None,
+    latent: Latent {
+        size: SMALL,
+        ..PICTURE
+    },
+    arguments: ON_PROCESSOR,
+    ..Z_IMAGE
+};
+
+pub(super) const Z_IMAGE_GGUF_CPU: Work = Work {
+    title: "Z-Image in GGUF (Q4_0) on the processor, 256x256, 2 steps",
+    blocks: Some("Q4_0"),
+    ..Z_IMAGE_CPU
 };
 
 const FLUX_LOADING: Loading = Loading::Parts {
@@ -395,6 +435,10 @@ impl Work {
         };
         let mut inputs = json!({"unet_name": first, "weight_dtype": "default"});
         let model = match self.in_memory {
+            None if self.blocks.is_some() => {
+                let name = format!("{}.gguf", self.files[0].name);
+                prompt.add("UnetLoaderGGUF", json!({"unet_name": name}))
+            }
             None => prompt.add("UNETLoader", inputs),
             Some(size) => {
                 inputs["compute_device"] = json!("cuda:0");
