@@ -10,7 +10,7 @@ use fresco_models::denoise::{CallConds, CondValue, NetworkInput};
 use fresco_models::flux::{FluxConfig, FluxKind, FluxNetwork, MlpKind, ModulationKind};
 use fresco_models::sd::unet::{UNet, UNetConfig};
 use fresco_models::sd3::{Mmdit, Sd3Config};
-use fresco_models::store::Layout;
+use fresco_models::store::{Bias, Layout};
 use fresco_models::{DiffusionNetwork, WeightStore};
 use fresco_tensor::{Device, Dtype, Stored, synthetic};
 
@@ -51,7 +51,7 @@ pub(crate) fn flux_config(double: usize, single: usize) -> FluxConfig {
         mlp: 12288,
         mlp_kind: MlpKind::Gelu,
         modulation: ModulationKind::Own,
-        bias: true,
+        bias: Bias::With,
         text_norm: false,
         text_axes: Vec::new(),
         pixels: None,
