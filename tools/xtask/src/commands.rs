@@ -26,7 +26,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command {
         name: "tidy",
         arguments: "",
-        about: "dependency arrows, file length, left-overs, unsafe, commands named in pages",
+        about: "dependency arrows, file length, left-overs, unsafe, names that are participles, commands named in pages",
         run: |_| tidy::run(),
     },
     Command {

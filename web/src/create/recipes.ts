@@ -2,7 +2,7 @@
 // One row a family; the server says which family a file is of.
 
 /** Files that are loaded beside a diffusion model. */
-export interface Beside {
+export interface CompanionFiles {
   /** The loader, its `type`, and for each of its files a pattern of usual names. */
   node: "CLIPLoader" | "DualCLIPLoader" | "TripleCLIPLoader" | "QuadrupleCLIPLoader";
   type?: string;
@@ -18,7 +18,7 @@ export interface Recipe {
   scheduler: string;
   /** The node that makes an empty latent. */
   latent: string;
-  encoders?: Beside;
+  encoders?: CompanionFiles;
   vae?: [pattern: RegExp, example: string];
   /** Guidance goes into the model itself; there is no prompt to avoid. */
   distilled?: boolean;
@@ -39,7 +39,7 @@ const AE: [RegExp, string] = [/(^|\/)(ae|flux.?vae|flux1.?vae)\b/i, "ae.safetens
 const FLUX2_VAE: [RegExp, string] = [/flux2.*vae/i, "flux2-vae.safetensors"];
 const QWEN_VAE: [RegExp, string] = [/qwen_?image.*vae|wan.*2.?1.*vae/i, "qwen_image_vae.safetensors"];
 const FLUX: Partial<Recipe> = { ...FLOW, cfg: 3.5, distilled: true, encoders: { node: "DualCLIPLoader", type: "flux", files: [CLIP_L, T5] }, vae: AE };
-const ONE = (type: string, pattern: RegExp, example: string): Beside => ({ node: "CLIPLoader", type, files: [[pattern, example]] });
+const ONE = (type: string, pattern: RegExp, example: string): CompanionFiles => ({ node: "CLIPLoader", type, files: [[pattern, example]] });
 const QWEN3_4B: [RegExp, string] = [/qwen.?3.?4b/i, "qwen_3_4b.safetensors"];
 const QWEN_VL: [RegExp, string] = [/qwen.?2.?5.?vl/i, "qwen_2.5_vl_7b_fp8_scaled.safetensors"];
 

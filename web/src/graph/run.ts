@@ -124,13 +124,13 @@ function rememberedJobs(): string[] {
   }
 }
 
-type Told = Extract<ServerEvent, { type: "executed" | "execution_error" }>;
+type NodeEvent = Extract<ServerEvent, { type: "executed" | "execution_error" }>;
 
 /** What was told of prompts whose number this page does not know yet: a short run can end before its answer is here. */
-const early = new Map<string, Told[]>();
+const early = new Map<string, NodeEvent[]>();
 const EARLY = 50;
 
-function hear(event: Told): void {
+function hear(event: NodeEvent): void {
   const { job } = event;
   if (job === undefined) return;
   if (!useGraph.getState().jobs.includes(job)) {

@@ -8,7 +8,7 @@ import type { Device, MemoryEvent, Model } from "./types";
 import { capital, componentName, deviceName, fileName, inMemory, overruled, placesOf, POLICIES, policyName, why } from "./words";
 import css from "./memory.module.css";
 
-function told(e: unknown): string {
+function errorText(e: unknown): string {
   return e instanceof ApiError ? [e.message, e.details].filter(Boolean).join(": ") : String(e);
 }
 
@@ -39,7 +39,7 @@ export function ModelFile({ models, devices, decisions, refresh }: FileProps) {
     try {
       await work();
     } catch (e) {
-      toast(told(e), "bad");
+      toast(errorText(e), "bad");
     } finally {
       setBusy(false);
       void refresh();
@@ -197,7 +197,7 @@ function ModelRow({ model, devices, decisions, refresh }: { model: Model; device
       if (now.effective_policy === policy) toast(`${componentName(model)}: ${policyName(policy).toLowerCase()}.`, "good");
       else toast(overruled(now) ?? `It stays “${policyName(now.effective_policy)}”: another setting takes precedence.`, "warn", { duration: 10000 });
     } catch (e) {
-      toast(told(e), "bad");
+      toast(errorText(e), "bad");
     } finally {
       setBusy(false);
       void refresh();
@@ -210,7 +210,7 @@ function ModelRow({ model, devices, decisions, refresh }: { model: Model; device
       toast(done === "deferred" ? `${name} leaves memory when the job that uses it is done.` : `Ejected ${name}: ${bytes(inMemory(model))} freed.`, "good");
     } catch (e) {
       if (isPinned(e)) toast("This model is pinned.", "warn", { action: { label: "Eject it anyway", onSelect: () => void eject(true) } });
-      else toast(told(e), "bad");
+      else toast(errorText(e), "bad");
     } finally {
       setBusy(false);
       void refresh();

@@ -119,7 +119,7 @@ export function reduceLive<S extends LiveState>(state: S, action: Action): S {
     case "listed":
       return listed(state, action);
     case "told":
-      return told(state, action);
+      return applyEvent(state, action);
     case "preview":
       return { ...state, previews: withPreview(state, action.preview) };
   }
@@ -157,7 +157,7 @@ function listed<S extends LiveState>(state: S, action: Extract<Action, { type: "
   };
 }
 
-function told<S extends LiveState>(state: S, { event, by, now }: Extract<Action, { type: "told" }>): S {
+function applyEvent<S extends LiveState>(state: S, { event, by, now }: Extract<Action, { type: "told" }>): S {
   if (event.type === "fresco_queue") return event.paused === undefined ? state : { ...state, queue: { paused: event.paused } };
   const job = "job" in event ? event.job : undefined;
   const heard = job && by === "socket" ? plus(state.heard, job) : state.heard;

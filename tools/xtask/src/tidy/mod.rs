@@ -7,6 +7,7 @@ mod families;
 mod files;
 mod launches;
 mod layers;
+mod names;
 mod pages;
 
 use std::fs;
@@ -25,6 +26,7 @@ pub(crate) fn run() -> Result<()> {
     complaints.extend(backends::check(&sources));
     complaints.extend(files::check(&sources));
     complaints.extend(families::check(&sources));
+    complaints.extend(names::check(&sources));
     complaints.extend(pages::check(&sources));
     complaints.extend(launches::check()?);
     complaints.extend(layers::check(&sources));
