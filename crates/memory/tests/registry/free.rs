@@ -27,7 +27,7 @@ fn bench() -> Bench {
 
 /// U on the first device, V on the second, C in main memory.
 fn spread(bench: &Bench, policy: Option<Policy>) -> Trio {
-    let told = |device, cpu| LoaderSettings {
+    let settings = |device, cpu| LoaderSettings {
         policy,
         device: Some(device),
         cpu,
@@ -35,9 +35,9 @@ fn spread(bench: &Bench, policy: Option<Policy>) -> Trio {
     };
     let trio = bench.trio(
         "p",
-        &with_policy(0, false),
-        &with_policy(1, false),
-        &with_policy(0, true),
+        &settings(0, false),
+        &settings(1, false),
+        &settings(0, true),
     );
     bench.run("p", || bench.compute("p", &trio));
     trio
