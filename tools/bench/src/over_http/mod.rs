@@ -243,7 +243,10 @@ fn measure_program(
 ) -> Result<()> {
     let gigabytes = size as f64 / 1e9;
     let from_disk = env::var_os(FROM_DISK).is_some();
+    let mut direct = Vec::new();
     if from_disk {
+        // Before and after: the disk may have a cache of its own.
+        direct.push(direct_rate(&path_of(&base.join("models"), &work.files[0]))?);
         leave_cache(&base.join("models"), work)?;
     }
     let mut arguments = vec!["--disable-metadata", "--database-url", "sqlite:///:memory:"];
@@ -301,8 +304,11 @@ fn measure_program(
     }
     row("processor time of the cold prompt", cold.cpu_s, "s", None);
     if from_disk {
-        let direct = direct_rate(&path_of(&base.join("models"), &work.files[0]))?;
-        row("direct reading of the file", direct, "GB/s", None);
+        direct.push(direct_rate(&path_of(&base.join("models"), &work.files[0]))?);
+        for (when, rate) in ["before", "after"].into_iter().zip(direct) {
+            let what = format!("direct reading of the file, {when}");
+            row(&what, rate, "GB/s", None);
+        }
     }
     let check = server.get("/memory/check");
     ensure!(
