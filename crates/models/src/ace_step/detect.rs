@@ -11,8 +11,8 @@ use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "lyric_embs",
         "lyric_encoder",
         "lyric_proj",
@@ -32,16 +32,8 @@ static UNITS: UnitOrder = UnitOrder {
         "layers",
         "final_layer",
     ],
-    blocks: &[Blocks::List("transformer_blocks"), Blocks::List("layers")],
-    values: &[
-        "scale_shift_table",
-        "pos_bias_u",
-        "pos_bias_v",
-        "silence_latent",
-        "null_condition_emb",
-        "special_tokens",
-    ],
-};
+    &[Blocks::List("transformer_blocks"), Blocks::List("layers")],
+);
 
 /// LoRA files have the network's own names.
 pub static LORA: LoraNames = LoraNames {

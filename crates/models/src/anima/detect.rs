@@ -18,11 +18,8 @@ const OWN: [&str; 6] = [
 ];
 
 /// The order of the parts. What makes the prompt runs first.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &OWN,
-    blocks: &[Blocks::One("llm_adapter"), Blocks::List("blocks")],
-    values: &[],
-};
+static UNITS: UnitOrder =
+    UnitOrder::of(&OWN, &[Blocks::One("llm_adapter"), Blocks::List("blocks")]);
 
 /// The names of the transformer are those of Cosmos-Predict2.
 pub static LORA: LoraNames = LoraNames {

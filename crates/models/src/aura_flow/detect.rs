@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "t_embedder",
         "cond_seq_linear",
         "init_x_linear",
@@ -22,9 +22,8 @@ static UNITS: UnitOrder = UnitOrder {
         "final_linear",
         "modF",
     ],
-    blocks: &[Blocks::List("double_layers"), Blocks::List("single_layers")],
-    values: &["positional_encoding", "register_tokens"],
-};
+    &[Blocks::List("double_layers"), Blocks::List("single_layers")],
+);
 
 pub struct AuraFlow;
 

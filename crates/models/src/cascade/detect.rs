@@ -9,8 +9,8 @@ use crate::name_table::{NameTable, Rule, cut, within};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "clip_txt_mapper",
         "clip_txt_pooled_mapper",
         "clip_img_mapper",
@@ -26,9 +26,8 @@ static UNITS: UnitOrder = UnitOrder {
         "up_repeat_mappers",
         "clf",
     ],
-    blocks: &[Blocks::List("down_blocks"), Blocks::List("up_blocks")],
-    values: &["gamma", "beta"],
-};
+    &[Blocks::List("down_blocks"), Blocks::List("up_blocks")],
+);
 
 const ATTENTION: &[Rule] = &[
     cut("in_proj_", "to_q", 0, 3),

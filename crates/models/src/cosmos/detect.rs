@@ -18,11 +18,7 @@ const OWN: [&str; 6] = [
 ];
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &OWN,
-    blocks: &[Blocks::List("blocks")],
-    values: &["pos_emb_t", "pos_emb_h", "pos_emb_w"],
-};
+static UNITS: UnitOrder = UnitOrder::of(&OWN, &[Blocks::List("blocks")]);
 
 /// Cosmos 1 and Cosmos-Predict2.
 pub struct Cosmos;

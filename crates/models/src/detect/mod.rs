@@ -206,7 +206,13 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// The weights of the diffusion network under the names it has here.
     pub fn store(&self, file: &Arc<dyn WeightFile>, device: Device) -> Arc<WeightStore> {
-        WeightStore::mapped(Arc::clone(file), self.keys.clone(), device).with_units(self.units)
+        let store = WeightStore::mapped(Arc::clone(file), self.keys.clone(), device);
+        let store = store.with_units(self.units);
+        match self.network.layout() {
+            Ok(layout) => store.with_values_of(&layout),
+            // Nor can the network be built, which says why.
+            Err(_) => store,
+        }
     }
 
     /// Keys of a store that the network does not use. Files of others may have some: they do no harm.

@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "emb_in",
         "txt_in",
         "time_in",
@@ -21,14 +21,13 @@ static UNITS: UnitOrder = UnitOrder {
         "single_blocks",
         "final_layer",
     ],
-    blocks: &[
+    &[
         Blocks::List("txt_mode_blocks"),
         Blocks::Within("image"),
         Blocks::Within("image_cond"),
         Blocks::List("single_blocks"),
     ],
-    values: UnitOrder::NORMS,
-};
+);
 
 /// FLUX.3 klein.
 pub struct Flux3;

@@ -8,8 +8,8 @@ use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "t_embedder",
         "p_embedder",
         "x_embedder",
@@ -18,12 +18,11 @@ static UNITS: UnitOrder = UnitOrder {
         "single_stream_blocks",
         "final_layer",
     ],
-    blocks: &[
+    &[
         Blocks::List("double_stream_blocks"),
         Blocks::List("single_stream_blocks"),
     ],
-    values: &[],
-};
+);
 
 /// LoRA files have the network's own names.
 pub static LORA: LoraNames = LoraNames {

@@ -12,8 +12,8 @@ use crate::store::{Blocks, Origin, UnitOrder};
 use crate::text::TextStack;
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "img_in",
         "time_in",
         "time_r_in",
@@ -27,9 +27,8 @@ static UNITS: UnitOrder = UnitOrder {
         "single_blocks",
         "final_layer",
     ],
-    blocks: &[Blocks::List("double_blocks"), Blocks::List("single_blocks")],
-    values: UnitOrder::NORMS,
-};
+    &[Blocks::List("double_blocks"), Blocks::List("single_blocks")],
+);
 
 /// HunyuanImage 2.1, base and distilled.
 pub struct Hunyuan;

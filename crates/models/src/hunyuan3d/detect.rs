@@ -12,8 +12,8 @@ use crate::preview::PreviewHints;
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "latent_in",
         "x_embedder",
         "time_in",
@@ -25,13 +25,12 @@ static UNITS: UnitOrder = UnitOrder {
         "blocks",
         "final_layer",
     ],
-    blocks: &[
+    &[
         Blocks::List("double_blocks"),
         Blocks::List("single_blocks"),
         Blocks::List("blocks"),
     ],
-    values: UnitOrder::NORMS,
-};
+);
 
 pub struct Hunyuan3d;
 

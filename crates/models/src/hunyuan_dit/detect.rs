@@ -8,8 +8,8 @@ use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "text_embedding_padding",
         "mlp_t5",
         "pooler",
@@ -20,9 +20,8 @@ static UNITS: UnitOrder = UnitOrder {
         "blocks",
         "final_layer",
     ],
-    blocks: &[Blocks::List("blocks")],
-    values: &["text_embedding_padding", "positional_embedding"],
-};
+    &[Blocks::List("blocks")],
+);
 
 /// LoRA files have the network's own names.
 pub static LORA: LoraNames = LoraNames {

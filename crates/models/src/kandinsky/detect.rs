@@ -8,8 +8,8 @@ use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "time_embeddings",
         "text_embeddings",
         "pooled_text_embeddings",
@@ -18,12 +18,11 @@ static UNITS: UnitOrder = UnitOrder {
         "visual_transformer_blocks",
         "out_layer",
     ],
-    blocks: &[
+    &[
         Blocks::List("text_transformer_blocks"),
         Blocks::List("visual_transformer_blocks"),
     ],
-    values: &[],
-};
+);
 
 /// LoRA files have the network's own names.
 pub static LORA: LoraNames = LoraNames {

@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "first",
         "tmlp",
         "tproj",
@@ -18,13 +18,12 @@ static UNITS: UnitOrder = UnitOrder {
         "blocks",
         "last",
     ],
-    blocks: &[
+    &[
         Blocks::Within("layerwise_blocks"),
         Blocks::Within("refiner_blocks"),
         Blocks::List("blocks"),
     ],
-    values: &["scale", "lin"],
-};
+);
 
 /// Krea 2.
 pub struct Krea;

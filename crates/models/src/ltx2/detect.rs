@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "patchify_proj",
         "audio_patchify_proj",
         "adaln_single",
@@ -31,21 +31,11 @@ static UNITS: UnitOrder = UnitOrder {
         "proj_out",
         "audio_proj_out",
     ],
-    blocks: &[
+    &[
         Blocks::Within("transformer_1d_blocks"),
         Blocks::List("transformer_blocks"),
     ],
-    values: &[
-        "scale_shift_table",
-        "audio_scale_shift_table",
-        "prompt_scale_shift_table",
-        "audio_prompt_scale_shift_table",
-        "scale_shift_table_a2v_ca_video",
-        "scale_shift_table_a2v_ca_audio",
-        "keyframes_abs_pos_embedding",
-        "learnable_registers",
-    ],
-};
+);
 
 /// LTX-2, 2.3 and 2.5.
 pub struct Ltx2;

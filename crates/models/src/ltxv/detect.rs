@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "patchify_proj",
         "adaln_single",
         "caption_projection",
@@ -16,9 +16,8 @@ static UNITS: UnitOrder = UnitOrder {
         "scale_shift_table",
         "proj_out",
     ],
-    blocks: &[Blocks::List("transformer_blocks")],
-    values: &["scale_shift_table"],
-};
+    &[Blocks::List("transformer_blocks")],
+);
 
 /// LTX-Video 0.9.
 pub struct Ltxv;

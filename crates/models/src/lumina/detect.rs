@@ -9,8 +9,8 @@ use crate::store::{Blocks, UnitOrder};
 use crate::text::TextStack;
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "x_embedder",
         "noise_refiner",
         "context_refiner",
@@ -21,13 +21,12 @@ static UNITS: UnitOrder = UnitOrder {
         "layers",
         "final_layer",
     ],
-    blocks: &[
+    &[
         Blocks::List("context_refiner"),
         Blocks::List("noise_refiner"),
         Blocks::List("layers"),
     ],
-    values: &["x_pad_token", "cap_pad_token"],
-};
+);
 
 /// Lumina 2, Z-Image and NewBie.
 pub struct Lumina;

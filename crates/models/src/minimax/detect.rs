@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "video_patch_proj",
         "audio_patch_proj",
         "condition_proj",
@@ -19,9 +19,8 @@ static UNITS: UnitOrder = UnitOrder {
         "blocks",
         "final_layer",
     ],
-    blocks: &[Blocks::List("blocks")],
-    values: &["adaln_t_table"],
-};
+    &[Blocks::List("blocks")],
+);
 
 /// MiniMax H3.
 pub struct MiniMax;

@@ -8,8 +8,8 @@ use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "pos_frequencies",
         "x_embedder",
         "t_embedder",
@@ -18,9 +18,8 @@ static UNITS: UnitOrder = UnitOrder {
         "blocks",
         "final_layer",
     ],
-    blocks: &[Blocks::List("blocks")],
-    values: &["pos_frequencies"],
-};
+    &[Blocks::List("blocks")],
+);
 
 /// LoRA files have the network's own names.
 pub static LORA: LoraNames = LoraNames {

@@ -8,8 +8,8 @@ use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "x_embedder",
         "ref_image_patch_embedder",
         "image_index_embedding",
@@ -20,14 +20,13 @@ static UNITS: UnitOrder = UnitOrder {
         "layers",
         "norm_out",
     ],
-    blocks: &[
+    &[
         Blocks::List("context_refiner"),
         Blocks::List("noise_refiner"),
         Blocks::List("ref_image_refiner"),
         Blocks::List("layers"),
     ],
-    values: &["image_index_embedding"],
-};
+);
 
 /// LoRA files have the network's own names.
 pub static LORA: LoraNames = LoraNames {

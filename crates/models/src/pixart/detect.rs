@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "x_embedder",
         "t_embedder",
         "csize_embedder",
@@ -21,9 +21,8 @@ static UNITS: UnitOrder = UnitOrder {
         "blocks",
         "final_layer",
     ],
-    blocks: &[Blocks::List("blocks")],
-    values: &["scale_shift_table"],
-};
+    &[Blocks::List("blocks")],
+);
 
 /// PixArt Alpha and Sigma.
 pub struct PixArt;

@@ -8,8 +8,8 @@ use crate::lora::{LoraLayout, LoraNames, Spelling};
 use crate::store::{Blocks, UnitOrder, WeightStore};
 
 /// The order of the parts of the network.
-pub static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+pub static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "time_text_embed",
         "txt_in",
         "img_in",
@@ -18,9 +18,8 @@ pub static UNITS: UnitOrder = UnitOrder {
         "norm_out",
         "proj_out",
     ],
-    blocks: &[Blocks::List("transformer_blocks")],
-    values: UnitOrder::NORMS,
-};
+    &[Blocks::List("transformer_blocks")],
+);
 
 /// Whether a network is one that a [`PrefixCache`](super::PrefixCache) serves.
 pub fn runs_with_cache(store: &WeightStore) -> bool {

@@ -11,8 +11,8 @@ use crate::preview::PreviewHints;
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "timestep_features",
         "to_timestep_embed",
         "to_cond_embed",
@@ -26,9 +26,8 @@ static UNITS: UnitOrder = UnitOrder {
         "project_out",
         "postprocess_conv",
     ],
-    blocks: &[Blocks::Within("layers")],
-    values: &["gamma", "inv_freq", "weights"],
-};
+    &[Blocks::Within("layers")],
+);
 
 const VAE: &str = "pretransform.model.";
 

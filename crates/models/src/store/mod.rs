@@ -10,7 +10,7 @@ mod placing;
 mod units;
 mod walk;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -77,6 +77,8 @@ struct Weights {
     /// Where layers compute that are built next; none: where the view that builds them says.
     builds_for: Mutex<Option<Device>>,
     order: &'static UnitOrder,
+    /// Keys of values that are units.
+    values: BTreeSet<String>,
     main_dtype: OnceLock<Dtype>,
     /// Whether the network's result has eight bits.
     short: bool,
@@ -104,6 +106,7 @@ impl WeightStore {
                 units: OnceLock::new(),
                 builds_for: Mutex::default(),
                 order: &UnitOrder::PLAIN,
+                values: BTreeSet::new(),
                 main_dtype: OnceLock::new(),
                 short,
                 exact,
@@ -162,6 +165,14 @@ impl WeightStore {
     #[must_use]
     pub fn with_units(self: Arc<Self>, order: &'static UnitOrder) -> Arc<Self> {
         self.settled(|weights| weights.order = order)
+    }
+
+    /// With the values that a walk takes as they are as units.
+    #[must_use]
+    pub fn with_values_of(self: Arc<Self>, layout: &Layout) -> Arc<Self> {
+        let keys = layout.items().iter().map(|(key, _)| key);
+        let values = keys.filter(|key| units::unit_of(key).1.is_empty());
+        self.settled(|weights| weights.values = values.cloned().collect())
     }
 
     /// With a setting changed. A store that others hold already stays as it is.

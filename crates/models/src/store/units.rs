@@ -45,7 +45,8 @@ pub struct UnitOrder {
     pub parts: &'static [&'static str],
     /// The blocks in the order they run.
     pub blocks: &'static [Blocks],
-    /// Last names of values that the network takes as they are; other keys without `.weight` and `.bias` are no units.
+    /// Last names of values that the network takes as they are, for stores without a walk that says so
+    /// ([`WeightStore::with_values_of`]). Other keys without `.weight` and `.bias` are no units.
     pub values: &'static [&'static str],
 }
 
@@ -56,6 +57,15 @@ impl UnitOrder {
         blocks: &[Blocks::Within("layers"), Blocks::Within("blocks")],
         values: Self::NORMS,
     };
+
+    /// For networks whose walk says which values they take.
+    pub const fn of(parts: &'static [&'static str], blocks: &'static [Blocks]) -> Self {
+        Self {
+            parts,
+            blocks,
+            values: &[],
+        }
+    }
 
     /// What the weights of norms are called besides `weight`.
     pub const NORMS: &'static [&'static str] = &["scale", "gamma"];
@@ -95,7 +105,7 @@ pub(super) fn units(store: &WeightStore, order: &UnitOrder) -> Vec<UnitInfo> {
             continue;
         };
         // Numbers that describe a network, and counters, are no weights.
-        if part.is_empty() && !order.values.contains(&last) {
+        if part.is_empty() && !order.values.contains(&last) && !store.weights.values.contains(key) {
             continue;
         }
         let entry = found.entry(unit).or_default();

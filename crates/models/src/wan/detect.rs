@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::store::{Blocks, Origin, UnitOrder};
 
 /// The order of the parts.
-static UNITS: UnitOrder = UnitOrder {
-    parts: &[
+static UNITS: UnitOrder = UnitOrder::of(
+    &[
         "patch_embedding",
         "vace_patch_embedding",
         "control_adapter",
@@ -34,9 +34,8 @@ static UNITS: UnitOrder = UnitOrder {
         "face_adapter",
         "head",
     ],
-    blocks: &[Blocks::List("blocks"), Blocks::List("vace_blocks")],
-    values: &["modulation", "emb_pos", "padding_tokens", "weights"],
-};
+    &[Blocks::List("blocks"), Blocks::List("vace_blocks")],
+);
 
 /// Wan 2.1 and 2.2.
 pub struct Wan;
