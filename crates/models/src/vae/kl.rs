@@ -5,16 +5,16 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, After, Conv2d, Conv3d, GroupNorm, Linear, Mask, Padding, Value, attention,
-};
+use fresco_tensor::nn::{Act, After, Conv2d, Conv3d, GroupNorm, Linear, Mask, Padding, Value};
 use fresco_tensor::{Device, Tensor, trim_spare_memory};
 
 use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::store::{Kernel, Layout, Walk, WeightStore};
+use crate::transformer::QkvLayers;
 
 use super::autoencoder::{Autoencoder, AutoencoderConfig, VaeFacts};
+use super::cells::CellAttention;
 use super::images::Vae;
 use super::shuffle::{Shuffle, mean_of_groups, repeated};
 use super::time_mix::{TIME, TimeMix, over_time};
@@ -314,36 +314,26 @@ impl Residual {
     }
 }
 
-/// Attention of every position to every other, with one head.
+/// Attention of every position to every other.
 struct Attention {
     norm: Arc<GroupNorm>,
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    proj_out: Arc<Linear>,
+    cells: CellAttention,
 }
 
 impl Attention {
     fn new(weights: &Walk<'_>, channels: usize) -> Result<Self> {
+        let qkv = QkvLayers::Apart(["q", "k", "v"]);
         Ok(Self {
             norm: weights.group_norm("norm", channels, GROUPS, EPS)?,
-            q: weights.linear("q", channels, channels)?,
-            k: weights.linear("k", channels, channels)?,
-            v: weights.linear("v", channels, channels)?,
-            proj_out: weights.linear("proj_out", channels, channels)?,
+            cells: CellAttention::new(weights, qkv, "proj_out", channels)?,
         })
     }
 
     fn forward(&self, x: Tensor) -> Result<Tensor> {
         let [b, h, w, c] = x.dims4()?;
         let normed = self.norm.forward(&x, Act::None)?.reshape([b, h * w, c])?;
-        let (q, k) = (self.q.forward(&normed)?, self.k.forward(&normed)?);
-        let v = self.v.forward(&normed)?;
-        drop(normed);
-        let seen = attention(&q, &k, &v, 1, Mask::None, None)?;
-        drop((q, k, v));
-        let seen = seen.reshape([b, h, w, c])?;
-        Ok(self.proj_out.forward_with(&seen, plus(&x))?)
+        let seen = self.cells.attend(normed, Mask::None)?;
+        self.cells.add(&seen, &x)
     }
 }
 

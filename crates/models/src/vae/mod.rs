@@ -2,6 +2,7 @@
 
 mod autoencoder;
 pub mod causal;
+mod cells;
 mod config;
 mod film;
 mod images;

@@ -3,18 +3,19 @@
 
 use std::sync::Arc;
 
-use fresco_tensor::nn::{Act, Conv3d, GroupNorm, Linear, Mask, Value, attention};
+use fresco_tensor::nn::{Act, Conv3d, GroupNorm, Linear, Mask, Value};
 use fresco_tensor::nn::{avg_pool2d, upsample_nearest};
 use fresco_tensor::{Device, Tensor};
 
 use super::autoencoder::{Autoencoder, AutoencoderConfig, Side, VaeFacts};
+use super::cells::CellAttention;
 use super::film::each_film;
 use super::images::Vae;
 use super::kl::Check;
 use super::memory::VaeMemory;
-use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::store::{Layout, Walk, WeightStore};
+use crate::transformer::QkvLayers;
 
 /// The network in messages.
 const WHAT: &str = "the autoencoder";
@@ -256,48 +257,42 @@ impl Residual {
     }
 }
 
-/// Attention with one head, of the cells of a frame or of a cell to those before it in time.
+/// What a cell looks at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sight {
+    /// The cells of its frame.
+    Frame,
+    /// Itself in the frames before.
+    Past,
+}
+
 struct Attention {
     norm: Arc<GroupNorm>,
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    out: Arc<Linear>,
-    over_time: bool,
+    cells: CellAttention,
+    sight: Sight,
 }
 
 impl Attention {
-    fn new(weights: &Walk<'_>, channels: usize, over_time: bool) -> Result<Self> {
-        let layer = |name: &str| weights.linear(&format!("{name}.conv3d"), channels, channels);
+    fn new(weights: &Walk<'_>, channels: usize, sight: Sight) -> Result<Self> {
+        let qkv = QkvLayers::Apart(["q.conv3d", "k.conv3d", "v.conv3d"]);
         Ok(Self {
             norm: weights.group_norm("norm.norm", channels, 1, EPS)?,
-            q: layer("q")?,
-            k: layer("k")?,
-            v: layer("v")?,
-            out: layer("proj_out")?,
-            over_time,
+            cells: CellAttention::new(weights, qkv, "proj_out.conv3d", channels)?,
+            sight,
         })
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let [t, h, w, c] = x.dims4()?;
-        let mut rows = self.norm.forward(x, Act::None)?.reshape([t, h * w, c])?;
-        if self.over_time {
-            rows = rows.permute(&[1, 0, 2])?;
-        }
-        let (q, k) = (self.q.forward(&rows)?, self.k.forward(&rows)?);
-        let v = self.v.forward(&rows)?;
-        let mask = if self.over_time {
-            Mask::Causal
-        } else {
-            Mask::None
+        let rows = self.norm.forward(x, Act::None)?.reshape([t, h * w, c])?;
+        let seen = match self.sight {
+            Sight::Frame => self.cells.attend(rows, Mask::None)?,
+            Sight::Past => {
+                let seen = self.cells.attend(rows.permute(&[1, 0, 2])?, Mask::Causal)?;
+                seen.permute(&[1, 0, 2])?
+            }
         };
-        let mut seen = attention(&q, &k, &v, 1, mask, None)?;
-        if self.over_time {
-            seen = seen.permute(&[1, 0, 2])?;
-        }
-        let seen = seen.reshape([t, h, w, c])?;
-        Ok(self.out.forward_with(&seen, plus(x))?)
+        self.cells.add(&seen, x)
     }
 }
 
@@ -404,16 +399,15 @@ impl Half {
         let levels = half.levels.iter();
         let levels = levels.map(|level| Level::new(&list.at(level.number), level, side));
         let (middle, same) = (weights.at("mid"), (half.middle, half.middle));
-        let looks = |number: usize| {
-            let weights = middle.at("attn_1").at(number);
-            Attention::new(&weights, half.middle, number == 1)
+        let looks = |number: usize, sight| {
+            Attention::new(&middle.at("attn_1").at(number), half.middle, sight)
         };
         Ok(Self {
             conv_in: Both::new(weights, "conv_in", half.first.1, half.first.0)?,
             levels: levels.collect::<Result<_>>()?,
             middle: (
                 Residual::new(&middle.at("block_1"), same)?,
-                [looks(0)?, looks(1)?],
+                [looks(0, Sight::Frame)?, looks(1, Sight::Past)?],
                 Residual::new(&middle.at("block_2"), same)?,
             ),
             norm_out: weights.group_norm("norm_out.norm", half.last.0, 1, EPS)?,

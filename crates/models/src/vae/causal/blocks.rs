@@ -4,16 +4,15 @@ use crate::vae::autoencoder::Side;
 use std::ops::Range;
 use std::sync::Arc;
 
-use fresco_tensor::nn::{
-    Act, After, Conv2d, Conv3d, Linear, Mask, Padding, RmsNorm, activate, attention,
-};
+use fresco_tensor::nn::{Act, After, Conv2d, Conv3d, Mask, Padding, RmsNorm, activate};
 use fresco_tensor::{Axes, Tensor, trim_spare_memory};
 
 use super::config::{CausalLevel, CausalStep};
 use super::stream::Stream;
-use crate::epilogue::plus;
 use crate::error::Result;
 use crate::store::{Kernel, Walk};
+use crate::transformer::QkvLayers;
+use crate::vae::cells::CellAttention;
 use crate::vae::kl::Check;
 
 const CUBE: [usize; 3] = [3, 3, 3];
@@ -128,32 +127,25 @@ impl Residual {
     }
 }
 
-/// Attention of every position of a frame to every other, with one head.
+/// Attention of every position of a frame to every other.
 pub(super) struct Attention {
     norm: Arc<RmsNorm>,
-    to_qkv: Arc<Linear>,
-    proj: Arc<Linear>,
+    cells: CellAttention,
 }
 
 impl Attention {
     fn new(weights: &Walk<'_>, channels: usize) -> Result<Self> {
         Ok(Self {
             norm: norm(weights, "norm.gamma", channels)?,
-            to_qkv: weights.linear("to_qkv", 3 * channels, channels)?,
-            proj: weights.linear("proj", channels, channels)?,
+            cells: CellAttention::new(weights, QkvLayers::Joined("to_qkv"), "proj", channels)?,
         })
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
         let [t, h, w, c] = x.dims4()?;
-        let all = self.to_qkv.forward(&self.norm.forward(x)?)?;
-        let all = all.reshape([t, h * w, 3 * c])?;
-        let part = |i: usize| all.narrow(2, i * c, c);
-        let (q, k, v) = (part(0)?, part(1)?, part(2)?);
-        drop(all);
-        let seen = attention(&q, &k, &v, 1, Mask::None, None)?;
-        let seen = seen.reshape([t, h, w, c])?;
-        Ok(self.proj.forward_with(&seen, plus(x))?)
+        let normed = self.norm.forward(x)?.reshape([t, h * w, c])?;
+        let seen = self.cells.attend(normed, Mask::None)?;
+        self.cells.add(&seen, x)
     }
 }
 

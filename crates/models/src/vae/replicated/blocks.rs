@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use fresco_tensor::Tensor;
 use fresco_tensor::nn::{
-    Act, Conv3d, GroupNorm, Linear, Mask, RmsNorm, activate, attention, upsample_nearest,
+    Act, Conv3d, GroupNorm, Linear, Mask, RmsNorm, activate, upsample_nearest,
 };
 
 use super::config::{ReplicatedLevel, Resample};
-use crate::epilogue::plus;
 use crate::error::{ModelError, Result};
 use crate::store::Walk;
+use crate::transformer::QkvLayers;
+use crate::vae::cells::CellAttention;
 use crate::vae::kl::Check;
 
 const KERNEL: [usize; 3] = [3, 3, 3];
@@ -181,23 +182,18 @@ impl Residual {
     }
 }
 
-/// Attention of every cell of all frames to every other, with one head.
+/// Attention of every cell of all frames to every other.
 struct Attention {
     norm: Norm,
-    q: Arc<Linear>,
-    k: Arc<Linear>,
-    v: Arc<Linear>,
-    proj_out: Arc<Linear>,
+    cells: CellAttention,
 }
 
 impl Attention {
     fn new(weights: &Walk<'_>, channels: usize, grouped: bool) -> Result<Self> {
+        let qkv = QkvLayers::Apart(["q", "k", "v"]);
         Ok(Self {
             norm: Norm::new(weights, "norm", channels, grouped)?,
-            q: weights.linear("q", channels, channels)?,
-            k: weights.linear("k", channels, channels)?,
-            v: weights.linear("v", channels, channels)?,
-            proj_out: weights.linear("proj_out", channels, channels)?,
+            cells: CellAttention::new(weights, qkv, "proj_out", channels)?,
         })
     }
 
@@ -205,13 +201,8 @@ impl Attention {
         let [t, h, w, c] = x.dims4()?;
         let normed = self.norm.forward(x, Act::None)?;
         let normed = normed.reshape([1, t * h * w, c])?;
-        let (q, k) = (self.q.forward(&normed)?, self.k.forward(&normed)?);
-        let v = self.v.forward(&normed)?;
-        drop(normed);
-        let seen = attention(&q, &k, &v, 1, Mask::None, None)?;
-        drop((q, k, v));
-        let seen = seen.reshape([t, h, w, c])?;
-        Ok(self.proj_out.forward_with(&seen, plus(x))?)
+        let seen = self.cells.attend(normed, Mask::None)?;
+        self.cells.add(&seen, x)
     }
 }
 
