@@ -10,9 +10,9 @@ use fresco_cluster::protocol::memory::{
 };
 use fresco_cluster::{Front, WorkerFacts};
 use fresco_engine::placement::PlannedStep;
-use fresco_graph::{Map, Value, map};
 use fresco_memory::{MemoryCommand, Refusal};
 use indexmap::IndexMap;
+use serde::Serialize;
 
 use crate::http::blocking::blocking;
 use crate::http::error::{ApiError, Code};
@@ -257,24 +257,35 @@ fn append<T: OfWorker>(whole: &mut Vec<T>, items: Vec<T>, worker: &Arc<str>) {
     whole.extend(named);
 }
 
-/// The cluster in `/system_stats`; nothing where there is none.
-pub(crate) fn described(far: Option<&Arc<Front>>) -> Option<Map> {
-    let far = far?;
-    let workers: Vec<Value> = far
-        .workers()
-        .into_iter()
-        .map(|worker| {
-            map! {
-                "name" => worker.name,
-                "state" => worker.state,
-                "version" => worker.version,
-                "silent_ms" => worker.silent.map_or(Value::Null, Value::from),
-            }
-            .into()
+/// The cluster in `/system_stats`.
+#[derive(Serialize)]
+pub(crate) struct ClusterStats {
+    /// `ok`, or what is wrong with the connection.
+    nats: String,
+    workers: Vec<WorkerStats>,
+}
+
+#[derive(Serialize)]
+struct WorkerStats {
+    name: Arc<str>,
+    state: String,
+    version: Arc<str>,
+    silent_ms: Option<u64>,
+}
+
+impl ClusterStats {
+    /// None where this process is in no cluster.
+    pub(crate) fn of(far: Option<&Arc<Front>>) -> Option<Self> {
+        let far = far?;
+        let stats = |worker: WorkerFacts| WorkerStats {
+            name: worker.name,
+            state: worker.state,
+            version: worker.version,
+            silent_ms: worker.silent,
+        };
+        Some(Self {
+            nats: far.trouble().unwrap_or_else(|| "ok".to_owned()),
+            workers: far.workers().into_iter().map(stats).collect(),
         })
-        .collect();
-    Some(map! {
-        "nats" => far.trouble().unwrap_or_else(|| "ok".to_owned()),
-        "workers" => workers,
-    })
+    }
 }

@@ -2,7 +2,7 @@
 //! nothing else; with workers on other machines, also whether the way to them is open.
 
 use axum::http::StatusCode;
-use fresco_graph::map;
+use serde::Serialize;
 
 use crate::http::query::{Switch, query_struct};
 use crate::http::request::Request;
@@ -14,6 +14,14 @@ query_struct! {
     HealthQuery {
         ready: Switch = "ready", "1: whether it takes work";
     }
+}
+
+#[derive(Serialize)]
+struct HealthAnswer<'a> {
+    status: &'a str,
+    version: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nats: Option<&'a str>,
 }
 
 /// Plain, it is a probe of life: it answers 200 until the program ends. With `ready` it is a probe of readiness: 503 once the
@@ -28,14 +36,14 @@ pub(crate) async fn get(request: Request) -> Answer {
     } else {
         StatusCode::OK
     };
-    let mut answer = map! {"status" => status, "version" => version};
-    if let Some(far) = &request.app.far {
-        let word = if far.trouble().is_some() {
-            "trouble"
-        } else {
-            "ok"
-        };
-        answer.insert("nats".into(), word.into());
-    }
-    Ok(response::json_status(code, &answer.into()))
+    let nats = request.app.far.as_ref().map(|far| match far.trouble() {
+        Some(_) => "trouble",
+        None => "ok",
+    });
+    let answer = HealthAnswer {
+        status,
+        version,
+        nats,
+    };
+    Ok(response::typed_status(code, &answer))
 }

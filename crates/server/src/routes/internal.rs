@@ -4,14 +4,16 @@ use std::fmt::Write as _;
 
 use axum::http::StatusCode;
 use fresco_files::DirType;
-use fresco_graph::{Map, Value, map};
+use fresco_graph::Value;
+use indexmap::IndexMap;
 
 use crate::http::blocking::blocking;
 use crate::http::error::ApiError;
 use crate::http::request::Request;
 use crate::http::response;
 use crate::http::route::Answer;
-use crate::services::logs::LogEntry;
+use crate::routes::models::path_texts;
+use crate::services::logs::{LogLines, TerminalSize};
 use crate::services::tree;
 
 /// `GET /internal/logs`.
@@ -25,16 +27,10 @@ pub(crate) async fn logs(request: Request) -> Answer {
 
 /// `GET /internal/logs/raw`. The size is that of a terminal nobody has.
 pub(crate) async fn raw_logs(request: Request) -> Answer {
-    let entries: Vec<Value> = request
-        .app
-        .logs
-        .entries()
-        .iter()
-        .map(LogEntry::to_value)
-        .collect();
-    Ok(response::json(
-        &map! {"entries" => entries, "size" => map! {"cols" => 80, "rows" => 24}}.into(),
-    ))
+    Ok(response::typed(&LogLines {
+        entries: request.app.logs.entries(),
+        size: Some(TerminalSize { cols: 80, rows: 24 }),
+    }))
 }
 
 /// `PATCH /internal/logs/subscribe`.
@@ -55,20 +51,11 @@ pub(crate) async fn subscribe(mut request: Request) -> Answer {
 
 /// `GET /internal/folder_paths`.
 pub(crate) async fn folder_paths(request: Request) -> Answer {
-    let all: Map = request
-        .app
-        .folders
-        .all_roots()
-        .into_iter()
-        .map(|(name, roots)| {
-            let roots: Vec<Value> = roots
-                .iter()
-                .map(|r| Value::from(r.to_string_lossy().into_owned()))
-                .collect();
-            (name.into(), roots.into())
-        })
+    let all = request.app.folders.all_roots().into_iter();
+    let all: IndexMap<_, _> = all
+        .map(|(name, roots)| (name, path_texts(&roots)))
         .collect();
-    Ok(response::json(&all.into()))
+    Ok(response::typed(&all))
 }
 
 /// `GET /internal/files/{directory_type}`: newest first.

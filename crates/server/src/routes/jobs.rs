@@ -2,7 +2,8 @@
 
 use axum::http::StatusCode;
 use fresco_engine::store::{JobBody, JobDetail, JobQuery, JobRecord, JobSort, JobStatus};
-use fresco_graph::{Value, json, map};
+use fresco_graph::{Value, json};
+use serde::Serialize;
 
 use crate::App;
 use crate::http::error::{ApiError, stored};
@@ -92,6 +93,26 @@ fn read_query(given: JobsQuery) -> Result<JobQuery, ApiError> {
     Ok(query)
 }
 
+#[derive(Serialize)]
+struct Pagination {
+    offset: usize,
+    limit: usize,
+    total: usize,
+    has_more: bool,
+}
+
+#[derive(Serialize)]
+struct CancelAnswer<'a> {
+    id: &'a str,
+    cancelled: bool,
+}
+
+#[derive(Serialize)]
+struct CancelManyAnswer {
+    /// Ids of jobs.
+    cancelled: Vec<String>,
+}
+
 /// `GET /api/jobs`.
 pub(crate) async fn list(request: Request) -> Answer {
     let mut query = read_query(JobsQuery::of(&request))?;
@@ -107,13 +128,12 @@ pub(crate) async fn list(request: Request) -> Answer {
         out.push('}');
     }
     out.push_str("],\"pagination\":");
-    let pagination = map! {
-        "offset" => offset,
-        "limit" => limit,
-        "total" => page.total,
-        "has_more" => offset + page.jobs.len() < page.total,
-    };
-    json::write(&mut out, &pagination.into(), json::WIRE);
+    out.push_str(&response::wire_text(&Pagination {
+        offset,
+        limit,
+        total: page.total,
+        has_more: offset + page.jobs.len() < page.total,
+    }));
     out.push('}');
     Ok(response::json_text(out))
 }
@@ -214,9 +234,7 @@ pub(crate) async fn cancel(request: Request) -> Answer {
     if !cancelled && stored(request.app.store.job(id).await)?.is_none() {
         return Err(not_found());
     }
-    Ok(response::json(
-        &map! {"id" => id, "cancelled" => cancelled}.into(),
-    ))
+    Ok(response::typed(&CancelAnswer { id, cancelled }))
 }
 
 /// `POST /api/jobs/cancel` with `{"job_ids": [...]}`.
@@ -231,8 +249,8 @@ pub(crate) async fn cancel_many(mut request: Request) -> Answer {
             return Err(bad("job_ids must hold strings"));
         };
         if cancel_one(&request.app, id).await? {
-            cancelled.push(Value::from(id));
+            cancelled.push(id.to_owned());
         }
     }
-    Ok(response::json(&map! {"cancelled" => cancelled}.into()))
+    Ok(response::typed(&CancelManyAnswer { cancelled }))
 }

@@ -9,7 +9,8 @@ use fresco_files::safetensors::{self, METADATA_LIMIT, Preview};
 use fresco_files::{
     ImageError, Picture, Pixels, SmallerThan, WebpOptions, decode_reduced, encode_webp,
 };
-use fresco_graph::{Value, json, map};
+use fresco_graph::json;
+use serde::Serialize;
 
 use crate::App;
 use crate::http::blocking::blocking;
@@ -29,15 +30,40 @@ query_struct! {
     }
 }
 
-fn strings<T: AsRef<str>>(list: impl IntoIterator<Item = T>) -> Value {
-    list.into_iter()
-        .map(|s| Value::from(s.as_ref()))
-        .collect::<Vec<_>>()
-        .into()
+/// What one model file is; none of a family that this program knows, and why.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum FileDescription {
+    Known {
+        family: String,
+        parts: Vec<&'static str>,
+    },
+    Unknown {
+        family: (),
+        reason: String,
+    },
 }
 
-fn paths(list: &[std::path::PathBuf]) -> Value {
-    strings(list.iter().map(|p| p.to_string_lossy()))
+#[derive(Serialize)]
+struct TypeFolders {
+    name: String,
+    folders: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BrowseEntry {
+    name: String,
+    path_index: usize,
+    modified: Option<f64>,
+    created: Option<f64>,
+    size: Option<u64>,
+}
+
+/// Paths as clients read them.
+pub(crate) fn path_texts(list: &[std::path::PathBuf]) -> Vec<String> {
+    let paths = list.iter();
+    paths.map(|p| p.to_string_lossy().into_owned()).collect()
 }
 
 /// File names of a type, as the inputs of nodes offer them: a disk that does not answer is not waited for longer than there.
@@ -51,12 +77,12 @@ async fn file_names(app: &App, folder: &str) -> Result<Vec<String>, ApiError> {
 pub(crate) async fn embeddings(request: Request) -> Answer {
     let names = file_names(&request.app, "embeddings").await?;
     let names = names.iter().map(|name| split_extension(name).0);
-    Ok(response::json(&strings(names)))
+    Ok(response::typed(&names.collect::<Vec<_>>()))
 }
 
 /// `GET /models`.
 pub(crate) async fn types(request: Request) -> Answer {
-    Ok(response::json(&strings(request.app.folders.types())))
+    Ok(response::typed(&request.app.folders.types()))
 }
 
 /// `GET /models/{folder}`; legacy names are not folders here.
@@ -70,7 +96,7 @@ pub(crate) async fn list(request: Request) -> Answer {
     } else {
         file_names(&request.app, folder).await?
     };
-    Ok(response::json(&strings(names)))
+    Ok(response::typed(&names))
 }
 
 /// `GET /fresco/models/{folder}`: what one file is. Only its names are read.
@@ -86,14 +112,20 @@ pub(crate) async fn describe(request: Request) -> Answer {
     })
     .await?
     .ok_or(ApiError::NOT_FOUND)?;
-    Ok(response::json(&match found {
+    Ok(response::typed(&match found {
         Ok(model) => {
-            let parts = [("text", model.has_text), ("vae", model.has_vae)];
+            let parts = [
+                ("diffusion", true),
+                ("text", model.has_text),
+                ("vae", model.has_vae),
+            ];
             let parts = parts.into_iter().filter(|(_, has)| *has);
-            let parts = std::iter::once("diffusion").chain(parts.map(|(part, _)| part));
-            map! {"family" => model.family, "parts" => strings(parts)}.into()
+            FileDescription::Known {
+                family: model.family,
+                parts: parts.map(|(part, _)| part).collect(),
+            }
         }
-        Err(reason) => map! {"family" => Value::Null, "reason" => reason}.into(),
+        Err(reason) => FileDescription::Unknown { family: (), reason },
     }))
 }
 
@@ -132,17 +164,12 @@ pub(crate) async fn metadata(request: Request) -> Answer {
 
 /// `GET /experiment/models`.
 pub(crate) async fn browse_types(request: Request) -> Answer {
-    let entry = |(name, roots): (String, Vec<std::path::PathBuf>)| {
-        Value::from(map! {"name" => name, "folders" => paths(&roots)})
+    let entry = |(name, roots): (String, Vec<std::path::PathBuf>)| TypeFolders {
+        name,
+        folders: path_texts(&roots),
     };
-    let list: Vec<Value> = request
-        .app
-        .folders
-        .browsable()
-        .into_iter()
-        .map(entry)
-        .collect();
-    Ok(response::json(&list.into()))
+    let types = request.app.folders.browsable().into_iter();
+    Ok(response::typed(&types.map(entry).collect::<Vec<_>>()))
 }
 
 /// `GET /experiment/models/{folder}`.
@@ -152,20 +179,14 @@ pub(crate) async fn browse(request: Request) -> Answer {
     let files = blocking(move || folders.browse(&folder))
         .await?
         .ok_or(ApiError::NOT_FOUND)?;
-    let list: Vec<Value> = files
-        .into_iter()
-        .map(|f| {
-            map! {
-                "name" => f.name,
-                "pathIndex" => f.path_index,
-                "modified" => f.facts.map(|f| f.modified),
-                "created" => f.facts.map(|f| f.created),
-                "size" => f.facts.map(|f| f.size),
-            }
-            .into()
-        })
-        .collect();
-    Ok(response::json(&list.into()))
+    let entries = files.into_iter().map(|file| BrowseEntry {
+        name: file.name,
+        path_index: file.path_index,
+        modified: file.facts.map(|f| f.modified),
+        created: file.facts.map(|f| f.created),
+        size: file.facts.map(|f| f.size),
+    });
+    Ok(response::typed(&entries.collect::<Vec<_>>()))
 }
 
 /// `GET /experiment/models/preview/{folder}/{path_index}/{filename:.*}`.

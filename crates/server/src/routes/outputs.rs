@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use fresco_files::{DirType, PathError, contain, contain_file};
-use fresco_graph::{Map, Value, map};
+use fresco_graph::Value;
+use serde::Serialize;
 
 use crate::App;
 use crate::http::blocking::blocking;
@@ -33,15 +34,25 @@ pub(crate) async fn delete(mut request: Request) -> Answer {
         .collect::<Result<_, String>>()
         .map_err(refused)?;
     let app = request.app.clone();
-    let answer = blocking(move || remove_all(&app, &files)).await?;
-    Ok(response::json(&answer.into()))
+    let answer = blocking(move || remove_all(&app, files)).await?;
+    Ok(response::typed(&answer))
 }
 
 /// A file as the client named it.
+#[derive(Serialize)]
 struct Wanted {
     filename: String,
     subfolder: String,
+    #[serde(rename = "type", serialize_with = "type_name")]
     kind: DirType,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands over references"
+)]
+fn type_name<S: serde::Serializer>(kind: &DirType, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(kind.as_str())
 }
 
 impl Wanted {
@@ -59,29 +70,30 @@ impl Wanted {
                 .ok_or("the 'type' of a file is not output, input or temp")?,
         })
     }
-
-    fn wire(&self) -> Map {
-        map! {
-            "filename" => self.filename.as_str(),
-            "subfolder" => self.subfolder.as_str(),
-            "type" => self.kind.as_str(),
-        }
-    }
 }
 
-fn remove_all(app: &App, files: &[Wanted]) -> Map {
+/// What became of files that somebody wants away.
+#[derive(Serialize)]
+struct DeletionAnswer {
+    deleted: Vec<Wanted>,
+    failed: Vec<FailedDeletion>,
+}
+
+#[derive(Serialize)]
+struct FailedDeletion {
+    file: Wanted,
+    reason: String,
+}
+
+fn remove_all(app: &App, files: Vec<Wanted>) -> DeletionAnswer {
     let (mut deleted, mut failed) = (Vec::new(), Vec::new());
     for file in files {
-        match remove(app.dirs.get(file.kind), file) {
-            Ok(()) => deleted.push(Value::from(file.wire())),
-            Err(reason) => {
-                failed.push(Value::from(
-                    map! {"file" => file.wire(), "reason" => reason},
-                ));
-            }
+        match remove(app.dirs.get(file.kind), &file) {
+            Ok(()) => deleted.push(file),
+            Err(reason) => failed.push(FailedDeletion { file, reason }),
         }
     }
-    map! {"deleted" => deleted, "failed" => failed}
+    DeletionAnswer { deleted, failed }
 }
 
 fn remove(root: &Path, file: &Wanted) -> Result<(), String> {

@@ -12,6 +12,7 @@ use fresco_engine::placement::JobNeeds;
 use fresco_engine::{Engine, Submission, Ticket, new_prompt_id};
 use fresco_graph::{Map, Problem, ProblemsByNode, PromptError, ValidPrompt, Value, json, map};
 use http_body::{Frame, SizeHint};
+use serde::Serialize;
 
 use crate::http::blocking::blocking;
 use crate::http::error::{ApiError, Code, error_object, store_error};
@@ -29,9 +30,28 @@ const MAX_ID: usize = 512;
 /// `GET /prompt`.
 pub(crate) async fn get(request: Request) -> Answer {
     let remaining = request.app.engine.remaining();
-    Ok(response::json(
-        &map! {"exec_info" => map! {"queue_remaining" => remaining}}.into(),
-    ))
+    let exec_info = ExecInfo {
+        queue_remaining: remaining,
+    };
+    Ok(response::typed(&QueueAnswer { exec_info }))
+}
+
+#[derive(Serialize)]
+struct QueueAnswer {
+    exec_info: ExecInfo,
+}
+
+#[derive(Serialize)]
+struct ExecInfo {
+    queue_remaining: usize,
+}
+
+/// What the submitter of a prompt hears of it.
+#[derive(Serialize)]
+struct AcceptanceAnswer<'a> {
+    prompt_id: &'a str,
+    number: &'a Value,
+    node_errors: Map,
 }
 
 /// `POST /prompt`.
@@ -227,12 +247,11 @@ fn node_errors(nodes: &ProblemsByNode) -> Map {
 }
 
 fn accepted(ticket: Ticket, answer: Option<PendingAnswer>) -> Response {
-    let body = map! {
-        "prompt_id" => &ticket.prompt_id,
-        "number" => ticket.number,
-        "node_errors" => node_errors(&ticket.problems),
-    };
-    let text = Bytes::from(json::to_string(&body.into()));
+    let text = Bytes::from(response::wire_text(&AcceptanceAnswer {
+        prompt_id: &ticket.prompt_id,
+        number: &ticket.number,
+        node_errors: node_errors(&ticket.problems),
+    }));
     let mut response = response::json_text(text.clone());
     *response.body_mut() = Body::new(Answering {
         content: Some(text),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use fresco_cluster::protocol::fronts::FrontRequest;
 use fresco_engine::JobSource;
 use fresco_engine::store::{QueueChange, QueueOutline};
-use fresco_graph::{Map, Value, json, map};
+use fresco_graph::{Value, json};
+use indexmap::IndexMap;
+use serde::Serialize;
 
 use crate::http::error::{ApiError, Code, stored};
 use crate::http::request::Request;
@@ -66,7 +68,7 @@ pub(crate) async fn post(mut request: Request) -> Answer {
 /// `GET /fresco/queue`.
 pub(crate) async fn outline(request: Request) -> Answer {
     let outline = stored(request.app.store.outline().await)?;
-    Ok(response::json(&wire(&outline)))
+    Ok(response::typed(&OutlineAnswer::from(outline)))
 }
 
 /// `POST /fresco/queue`. Jobs that do not wait any more are passed over: they may have begun since the client looked.
@@ -77,7 +79,7 @@ pub(crate) async fn change(mut request: Request) -> Answer {
         .and_then(|body| read_change(&body))
         .map_err(|text| ApiError::coded(Code::BadQueueChange, text))?;
     let outline = stored(Some(request.app.engine.change_queue(change).await))?;
-    Ok(response::json(&wire(&outline)))
+    Ok(response::typed(&OutlineAnswer::from(outline)))
 }
 
 /// Ids in one list, each counted once; more cannot wait by default.
@@ -122,26 +124,26 @@ fn read_change(body: &Value) -> Result<QueueChange, String> {
     Ok(change)
 }
 
-fn wire(outline: &QueueOutline) -> Value {
-    let ids = |ids: &[Arc<str>]| ids.iter().map(Value::from).collect::<Vec<_>>();
-    let by_id = |reasons: &[(Arc<str>, Arc<str>)]| {
-        let reasons = reasons.iter();
-        reasons
-            .map(|(id, reason)| (id.clone(), reason.into()))
-            .collect::<Map>()
-    };
-    let mut wire = map! {
-        "paused" => outline.paused,
-        "order" => ids(&outline.order),
-        "held" => ids(&outline.held),
-    };
-    for (key, reasons) in [
-        ("held_reasons", by_id(&outline.reasons)),
-        ("waiting_reasons", by_id(&outline.waiting)),
-    ] {
-        if !reasons.is_empty() {
-            wire.insert(key.into(), reasons.into());
+/// How the queue stands. Reasons are by id.
+#[derive(Serialize)]
+struct OutlineAnswer {
+    paused: bool,
+    order: Vec<Arc<str>>,
+    held: Vec<Arc<str>>,
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    held_reasons: IndexMap<Arc<str>, Arc<str>>,
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    waiting_reasons: IndexMap<Arc<str>, Arc<str>>,
+}
+
+impl From<QueueOutline> for OutlineAnswer {
+    fn from(outline: QueueOutline) -> Self {
+        Self {
+            paused: outline.paused,
+            order: outline.order,
+            held: outline.held,
+            held_reasons: outline.reasons.into_iter().collect(),
+            waiting_reasons: outline.waiting.into_iter().collect(),
         }
     }
-    wire.into()
 }

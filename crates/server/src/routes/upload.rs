@@ -11,7 +11,8 @@ use fresco_files::{
     Content, DirType, Dirs, ImageError, Limits as ImageLimits, PathError, Picture, Pixels,
     WebpOptions, annotated, contain_file, decode_within, encode_jpeg, encode_png, encode_webp,
 };
-use fresco_graph::{Value, json, map};
+use fresco_graph::{Value, json};
+use serde::Serialize;
 
 use crate::http::blocking::blocking;
 use crate::http::body::{BodyPart, Stored};
@@ -131,12 +132,20 @@ fn place(dirs: &Dirs, form: &Form, content: &dyn Content) -> Answer {
         UploadError::NoName { .. } => ApiError::coded(Code::BadName, error.to_string()),
         UploadError::Io { ref source, .. } => disk_error("store the upload", source),
     })?;
-    let body = map! {
-        "name" => stored.name,
-        "subfolder" => &form.subfolder,
-        "type" => form.kind.as_str(),
-    };
-    Ok(response::json(&body.into()))
+    Ok(response::typed(&UploadAnswer {
+        name: stored.name,
+        subfolder: &form.subfolder,
+        kind: form.kind.as_str(),
+    }))
+}
+
+/// Where a file was stored.
+#[derive(Serialize)]
+struct UploadAnswer<'a> {
+    name: String,
+    subfolder: &'a str,
+    #[serde(rename = "type")]
+    kind: &'a str,
 }
 
 /// The file a mask belongs to.

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use fresco_files::mime;
 use fresco_files::walk::file_times;
 use fresco_files::write::{store_atomic, store_new};
-use fresco_graph::{Map, Value, map};
+use serde::Serialize;
 
 use crate::http::error::{ApiError, disk_error, raised};
 use crate::http::query::{SaysTrue, UnlessFalse, query_struct};
@@ -57,10 +57,46 @@ fn relative(root: &Path, path: &Path) -> String {
         .replace('\\', "/")
 }
 
-fn info(name: &str, path: &Path) -> io::Result<Map> {
+fn info(name: &str, path: &Path) -> io::Result<FileInfo> {
     let meta = path.metadata()?;
     let (modified, created) = file_times(&meta);
-    Ok(map! {"path" => name, "size" => meta.len(), "modified" => modified, "created" => created})
+    Ok(FileInfo {
+        path: name.to_owned(),
+        size: meta.len(),
+        modified,
+        created,
+    })
+}
+
+#[derive(Serialize)]
+struct FileInfo {
+    path: String,
+    size: u64,
+    modified: f64,
+    created: f64,
+}
+
+/// A file in a list, in the form that was asked for.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ListEntry {
+    Name(String),
+    /// The whole name, and what it is made of.
+    Parts(Vec<String>),
+    Info(FileInfo),
+}
+
+/// A file or a folder.
+#[derive(Serialize)]
+struct FolderEntry {
+    name: String,
+    path: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    modified: Option<f64>,
 }
 
 /// `GET /userdata`.
@@ -86,25 +122,23 @@ pub(crate) async fn list(request: Request) -> Answer {
             return Err(missing());
         }
         let items = tree::list(root, &path, recurse, false).map_err(|_| missing())?;
-        let entry = |item: tree::Item| -> Option<Value> {
+        let entry = |item: tree::Item| -> Option<ListEntry> {
             if item.is_dir || !item.path.is_file() {
                 return None;
             }
             if full {
                 // A file that went meanwhile is left out.
-                return info(&item.name, &item.path).ok().map(Value::from);
+                return info(&item.name, &item.path).ok().map(ListEntry::Info);
             }
             if split {
-                let parts: Vec<&str> = std::iter::once(item.name.as_str())
-                    .chain(item.name.split('/'))
-                    .collect();
-                return Some(parts.into());
+                let parts = std::iter::once(item.name.as_str()).chain(item.name.split('/'));
+                return Some(ListEntry::Parts(parts.map(str::to_owned).collect()));
             }
-            Some(item.name.into())
+            Some(ListEntry::Name(item.name))
         };
         Ok(items.into_iter().filter_map(entry).collect::<Vec<_>>())
     };
-    Ok(response::json(&user.in_folder(work).await?.into()))
+    Ok(response::typed(&user.in_folder(work).await?))
 }
 
 /// `GET /v2/userdata`.
@@ -139,18 +173,24 @@ pub(crate) async fn list_v2(request: Request) -> Answer {
         })?;
         items.sort_by_cached_key(|i| (!i.is_dir, i.file_name().to_lowercase()));
         let entry = |item: tree::Item| {
-            let mut entry = map! {"name" => item.file_name(), "path" => relative(root, &item.path)};
-            if item.is_dir {
-                entry.insert("type".into(), "directory".into());
-            } else {
+            let mut entry = FolderEntry {
+                name: item.file_name().to_owned(),
+                path: relative(root, &item.path),
+                kind: "directory",
+                size: None,
+                modified: None,
+            };
+            if !item.is_dir {
                 let meta = item.path.metadata().ok()?;
-                entry.extend(map! {"type" => "file", "size" => meta.len(), "modified" => file_times(&meta).0});
+                entry.kind = "file";
+                entry.size = Some(meta.len());
+                entry.modified = Some(file_times(&meta).0);
             }
-            Some(Value::from(entry))
+            Some(entry)
         };
         Ok(items.into_iter().filter_map(entry).collect::<Vec<_>>())
     };
-    Ok(response::json(&user.in_folder(work).await?.into()))
+    Ok(response::typed(&user.in_folder(work).await?))
 }
 
 /// The path of a file parameter.
@@ -194,11 +234,11 @@ fn conflict() -> ApiError {
 fn done(root: &Path, path: &Path, full: bool) -> Answer {
     let name = relative(root, path);
     if !full {
-        return Ok(response::json(&name.into()));
+        return Ok(response::typed(&name));
     }
     let info = info(&name, path)
         .map_err(|e| ApiError::trouble(format!("cannot read back '{name}': {e}")))?;
-    Ok(response::json(&info.into()))
+    Ok(response::typed(&info))
 }
 
 /// The name is what the disk objects to, as far as can be told: it is a folder, goes through a file, or has characters

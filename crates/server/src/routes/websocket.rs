@@ -15,7 +15,7 @@ use crate::http::error::{ApiError, Code, raised};
 use crate::http::query::{NonEmpty, query_struct};
 use crate::http::request::Request;
 use crate::http::route::Answer;
-use crate::routes::system;
+use crate::routes::system::FeatureFlags;
 use crate::services::hub::Socket;
 use crate::services::outbox::Next;
 
@@ -192,6 +192,6 @@ fn read(app: &App, socket: &Socket, text: &str, first: &mut bool) {
         socket.set_flags(message.get("data").unwrap_or(&Value::Null));
         clients_changed(app);
         app.hub
-            .reply(socket, "feature_flags", &system::feature_flags(&app.config));
+            .reply(socket, "feature_flags", &FeatureFlags::of(&app.config));
     }
 }

@@ -1,10 +1,12 @@
 //! `POST /fresco/workflow`: what is in a file somebody dropped, and what is missing here to run it. Nothing is stored.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use fresco_files::{annotated, image, metadata, read_metadata};
 use fresco_graph::ui::{self, NodeDefs, Workflow};
-use fresco_graph::{Missing, Value, file_name, json, map, missing, model_sources, object_info};
+use fresco_graph::{Map, Missing, Value, file_name, json, missing, model_sources, object_info};
+use serde::Serialize;
 
 use crate::App;
 use crate::http::error::{ApiError, Code, disk_error};
@@ -23,7 +25,7 @@ pub(crate) async fn inspect(mut request: Request) -> Answer {
         let bytes = body.whole().load();
         let bytes = bytes.map_err(|e| disk_error("read the request body back", &e))?;
         let found = understand(&app, &bytes, desk)?;
-        Ok::<_, ApiError>(json::to_string(&describe(&app, found)))
+        Ok::<_, ApiError>(response::wire_text(&describe(&app, found)))
     })
     .await?;
     Ok(response::json_text(text))
@@ -75,7 +77,7 @@ fn definitions(app: &App) -> NodeDefs {
     })
 }
 
-fn describe(app: &App, found: Workflow) -> Value {
+fn describe(app: &App, found: Workflow) -> WorkflowAnswer {
     let Workflow {
         prompt,
         editor,
@@ -85,54 +87,91 @@ fn describe(app: &App, found: Workflow) -> Value {
     let listings = Pinned::new(app.engine.listings());
     let lacking = missing(&prompt, &app.engine.registry(), &listings, &exists);
     warnings.extend(lacking.warnings.iter().cloned());
-    let warnings: Vec<Value> = warnings.into_iter().map(Value::from).collect();
     let sources = editor.as_ref().map(model_sources).unwrap_or_default();
-    let kind = if editor.is_some() { "ui" } else { "api" };
-    map! {
-        "kind" => kind,
-        "workflow" => editor.unwrap_or(Value::Null),
-        "prompt" => prompt,
-        "missing" => wire(&lacking, &sources),
-        "warnings" => warnings,
+    WorkflowAnswer {
+        kind: if editor.is_some() { "ui" } else { "api" },
+        workflow: editor,
+        prompt,
+        missing: MissingParts::new(lacking, &sources),
+        warnings,
     }
-    .into()
 }
 
-fn wire(lacking: &Missing, sources: &BTreeMap<String, String>) -> Value {
-    let nodes: Vec<Value> = lacking
-        .nodes
-        .iter()
-        .map(|n| {
-            map! {"id" => &n.id, "class_type" => n.class.as_str(), "title" => n.title.as_str()}
-                .into()
-        })
-        .collect();
-    let models: Vec<Value> = lacking
-        .models
-        .iter()
-        .map(|m| {
-            let choices: Vec<Value> = m.choices.iter().map(|c| Value::from(c.as_str())).collect();
-            let closest = m.choices.first().filter(|_| m.plausible > 0);
-            let url = sources.get(&file_name(&m.wanted));
-            map! {
-                "node_id" => &m.node,
-                "class_type" => m.class.as_str(),
-                "input" => &m.input,
-                "wanted" => m.wanted.as_str(),
-                "folder" => m.folder.as_str(),
-                "choices" => choices,
-                "closest" => closest.map(String::as_str),
-                "url" => url.map(String::as_str),
-            }
-            .into()
-        })
-        .collect();
-    let files: Vec<Value> = lacking
-        .files
-        .iter()
-        .map(|f| {
-            map! {"node_id" => &f.node, "input" => &f.input, "wanted" => f.wanted.as_str()}.into()
-        })
-        .collect();
-    map! {"nodes" => nodes, "models" => models, "files" => files}.into()
+/// What is in a file, and what is missing here to run it.
+#[derive(Serialize)]
+struct WorkflowAnswer {
+    kind: &'static str,
+    workflow: Option<Value>,
+    prompt: Map,
+    missing: MissingParts,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct MissingParts {
+    nodes: Vec<MissingNode>,
+    models: Vec<MissingModel>,
+    files: Vec<MissingFile>,
+}
+
+#[derive(Serialize)]
+struct MissingNode {
+    id: Arc<str>,
+    class_type: String,
+    title: String,
+}
+
+#[derive(Serialize)]
+struct MissingModel {
+    node_id: Arc<str>,
+    class_type: String,
+    input: Arc<str>,
+    wanted: String,
+    folder: String,
+    choices: Arc<Vec<String>>,
+    /// Which of the choices may be meant.
+    closest: Option<String>,
+    /// Where the workflow says that it comes from.
+    url: Option<String>,
+}
+
+#[derive(Serialize)]
+struct MissingFile {
+    node_id: Arc<str>,
+    input: Arc<str>,
+    wanted: String,
+}
+
+impl MissingParts {
+    fn new(lacking: Missing, sources: &BTreeMap<String, String>) -> Self {
+        let nodes = lacking.nodes.into_iter().map(|node| MissingNode {
+            id: node.id,
+            class_type: node.class,
+            title: node.title,
+        });
+        let models = lacking.models.into_iter().map(|model| MissingModel {
+            closest: model
+                .choices
+                .first()
+                .filter(|_| model.plausible > 0)
+                .cloned(),
+            url: sources.get(&file_name(&model.wanted)).cloned(),
+            node_id: model.node,
+            class_type: model.class,
+            input: model.input,
+            wanted: model.wanted,
+            folder: model.folder,
+            choices: model.choices,
+        });
+        let files = lacking.files.into_iter().map(|file| MissingFile {
+            node_id: file.node,
+            input: file.input,
+            wanted: file.wanted,
+        });
+        Self {
+            nodes: nodes.collect(),
+            models: models.collect(),
+            files: files.collect(),
+        }
+    }
 }

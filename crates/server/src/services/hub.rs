@@ -23,6 +23,7 @@ use crate::services::config::Limits;
 use crate::services::frame::{AnswerGate, Class, Frame};
 use crate::services::frames::{self, Target};
 use crate::services::job_log::{JobLogs, JobView};
+use crate::services::logs::LogLines;
 use crate::services::memory_json::{DowngradeEvent, event_state};
 use crate::services::metrics::Metrics;
 use crate::services::outbox::Outbox;
@@ -290,7 +291,7 @@ impl Hub {
     }
 
     /// Sends a message to everyone who watches the log.
-    pub(crate) fn send_logs(&self, data: &Value) {
+    pub(crate) fn send_logs(&self, data: &LogLines) {
         let mut state = self.lock();
         let State {
             sockets,
@@ -301,7 +302,7 @@ impl Hub {
         if log_subscribers.is_empty() {
             return;
         }
-        let text: Utf8Bytes = frames::text_frame("logs", data).into();
+        let text: Utf8Bytes = frames::typed_frame("logs", data).into();
         for sid in log_subscribers.iter() {
             if let Some(socket) = sockets.get(sid) {
                 let message = Message::Text(text.clone());
@@ -311,8 +312,8 @@ impl Hub {
     }
 
     /// Sends one message to one socket.
-    pub(crate) fn reply(&self, socket: &Socket, kind: &str, data: &Value) {
-        let text = frames::text_frame(kind, data);
+    pub(crate) fn reply<T: Serialize>(&self, socket: &Socket, kind: &str, data: &T) {
+        let text = frames::typed_frame(kind, data);
         let message = Message::Text(text.into());
         self.push(socket, Frame::new(message, Class::Result));
     }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use fresco_graph::{Value, lock, map};
+use fresco_graph::lock;
+use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::services::hub::Hub;
@@ -12,17 +13,26 @@ use crate::services::hub::Hub;
 /// Entries kept.
 const KEEP: usize = 300;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LogEntry {
     /// Local time, ISO form.
+    #[serde(rename = "t")]
     pub time: String,
+    #[serde(rename = "m")]
     pub text: String,
 }
 
-impl LogEntry {
-    pub(crate) fn to_value(&self) -> Value {
-        map! {"t" => &self.time, "m" => &self.text}.into()
-    }
+/// Lines as clients get them.
+#[derive(Serialize)]
+pub(crate) struct LogLines {
+    pub(crate) entries: Vec<LogEntry>,
+    pub(crate) size: Option<TerminalSize>,
+}
+
+#[derive(Serialize)]
+pub(crate) struct TerminalSize {
+    pub(crate) cols: u32,
+    pub(crate) rows: u32,
 }
 
 #[derive(Default)]
@@ -137,8 +147,9 @@ impl LogRing {
             seen = written;
             let Some(hub) = hub.upgrade() else { return };
             if hub.wants_logs() {
-                let entries: Vec<Value> = entries.iter().map(LogEntry::to_value).collect();
-                hub.send_logs(&map! {"entries" => entries, "size" => Value::Null}.into());
+                let entries = entries.into_iter().collect();
+                let size = None;
+                hub.send_logs(&LogLines { entries, size });
             } else {
                 self.watched.store(false, Ordering::Relaxed);
             }

@@ -6,8 +6,9 @@ use std::sync::{Mutex, MutexGuard};
 use axum::http::StatusCode;
 use fresco_files::write::write_atomic;
 use fresco_files::{PathError, contain};
-use fresco_graph::{Map, Value, json, lock, map};
+use fresco_graph::{Map, Value, json, lock};
 use indexmap::IndexMap;
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::App;
@@ -158,23 +159,34 @@ pub(crate) fn file_path(root: &Path, name: &str) -> Result<PathBuf, PathError> {
     contain(root, &name)
 }
 
+/// Who uses this server: many by their ids, or one, whose folder is there or not.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum UsersAnswer {
+    Many {
+        storage: &'static str,
+        users: IndexMap<String, String>,
+    },
+    One {
+        storage: &'static str,
+        migrated: bool,
+    },
+}
+
 /// `GET /users`.
 pub(crate) async fn get(request: Request) -> Answer {
     let app = request.app.clone();
     let users = &app.users;
-    let body = if users.multi {
-        let table: Map = users
-            .lock()
-            .iter()
-            .map(|(id, name)| (id.as_str().into(), name.into()))
-            .collect();
-        map! {"storage" => "server", "users" => table}
+    let storage = "server";
+    let answer = if users.multi {
+        let users = users.lock().clone();
+        UsersAnswer::Many { storage, users }
     } else {
         let own = users.dir.join("default");
         let migrated = blocking(move || own.is_dir()).await?;
-        map! {"storage" => "server", "migrated" => migrated}
+        UsersAnswer::One { storage, migrated }
     };
-    Ok(response::json(&body.into()))
+    Ok(response::typed(&answer))
 }
 
 /// `POST /users`.
