@@ -5,8 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use fresco_graph::{Value, json, map};
+use fresco_cluster::protocol::memory::{FreePlanState, ModelState, Removal, RemovalState};
+use fresco_graph::{Value, json, map, typed};
 use fresco_server::encode_segment;
+use serde::de::DeserializeOwned;
 
 use crate::cli::{MemoryAction, MemoryViewArgs};
 use crate::http_client::Server;
@@ -32,18 +34,23 @@ fn write(text: &str) -> anyhow::Result<()> {
         .context("cannot write to standard output")
 }
 
-fn shown(value: &Value, as_json: bool, table: impl FnOnce(&Value) -> String) -> String {
+/// The server's answer as it is, or as text for people.
+fn shown<T: DeserializeOwned>(
+    value: &Value,
+    as_json: bool,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<String> {
     if as_json {
-        json::to_string(value) + "\n"
-    } else {
-        table(value)
+        return Ok(json::to_string(value) + "\n");
     }
+    let answer = typed::from_value(value).context("cannot read the server's answer")?;
+    Ok(table(&answer))
 }
 
 fn look(server: &Server, as_json: bool) -> anyhow::Result<String> {
     let state = server.json("GET", "/api/memory", "", false)?;
     let now = fresco_engine::now_ms();
-    Ok(shown(&state, as_json, |state| overview(state, now)))
+    shown(&state, as_json, |state| overview(state, now))
 }
 
 /// Draws over what is there, line by line, so that nothing flickers. Where there is no terminal one table follows the
@@ -88,10 +95,9 @@ fn act(server: &Server, action: &MemoryAction, as_json: bool) -> anyhow::Result<
         let body = json::to_string(&map! {"policy" => policy}.into());
         let path = format!("/api/memory/models/{}", encode_segment(&id));
         let model = server.json("PATCH", &path, &body, false)?;
-        Ok(shown(&model, as_json, |model| {
-            let policy = model.get("effective_policy").and_then(Value::as_str);
-            format!("{id}: {}\n", policy.unwrap_or("unknown"))
-        }))
+        shown(&model, as_json, |model: &ModelState| {
+            format!("{id}: {}\n", model.effective_policy)
+        })
     };
     match action {
         MemoryAction::Keep { id } => set(id, "keep"),
@@ -102,14 +108,13 @@ fn act(server: &Server, action: &MemoryAction, as_json: bool) -> anyhow::Result<
             let force = if *force { "?force=1" } else { "" };
             let path = format!("/api/memory/models/{}{force}", encode_segment(&id));
             let gone = server.json("DELETE", &path, "", false)?;
-            Ok(shown(&gone, as_json, |gone| {
-                let status = gone.get("status").and_then(Value::as_str);
-                let text = match status {
-                    Some("deferred") => "is in use, and leaves after the prompt that uses it",
-                    _ => "released",
+            shown(&gone, as_json, |gone: &RemovalState| {
+                let text = match gone.removal {
+                    Removal::Deferred => "is in use, and leaves after the prompt that uses it",
+                    Removal::Released => "released",
                 };
                 format!("{id}: {text}\n")
-            }))
+            })
         }
         MemoryAction::Free {
             all,
@@ -127,13 +132,12 @@ fn act(server: &Server, action: &MemoryAction, as_json: bool) -> anyhow::Result<
             };
             let body = json::to_string(&body.into());
             let done = server.json("POST", "/api/free", &body, true)?;
-            Ok(shown(&done, as_json, |done| {
-                if *dry_run {
-                    steps(done.get("plan").unwrap_or(&Value::Null))
-                } else {
-                    report(done)
-                }
-            }))
+            if *dry_run {
+                let plan = |state: &FreePlanState| steps(&state.plan);
+                shown(&done, as_json, plan)
+            } else {
+                shown(&done, as_json, report)
+            }
         }
     }
 }

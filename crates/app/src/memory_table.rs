@@ -2,7 +2,12 @@
 
 use std::fmt::Write as _;
 
-use fresco_graph::Value;
+use std::sync::Arc;
+
+use fresco_cluster::protocol::memory::{
+    DeviceState, EventState, FreeState, ModelState, OverviewState,
+};
+use fresco_engine::placement::{DeviceBytes, PlannedStep};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
@@ -11,21 +16,6 @@ const BAR: usize = 24;
 const LAST: usize = 12;
 /// Where a long reason is cut.
 const REASON: usize = 90;
-
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value.get(key).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn bytes(value: &Value, key: &str) -> u64 {
-    match value.get(key) {
-        Some(Value::Int(i)) => u64::try_from(*i).unwrap_or_default(),
-        _ => 0,
-    }
-}
-
-fn items<'a>(value: &'a Value, key: &str) -> &'a [Value] {
-    value.get(key).and_then(Value::as_list).unwrap_or_default()
-}
 
 /// `1.5 GiB`, `12 MiB`, `0`.
 pub(crate) fn size(bytes: u64) -> String {
@@ -69,19 +59,26 @@ fn columns(out: &mut String, rows: &[Vec<String>]) {
 }
 
 /// `GET /memory` at a moment.
-pub(crate) fn overview(state: &Value, now_ms: i64) -> String {
+pub(crate) fn overview(state: &OverviewState, now_ms: i64) -> String {
+    let OverviewState {
+        devices,
+        models,
+        decisions,
+        ..
+    } = state;
     let mut out = String::from("devices\n");
-    let workers = has_workers(state);
-    let named = |item: &Value, row: Vec<String>| with_worker(workers, item, row);
-    let devices = items(state, "devices").iter();
-    let rows: Vec<Vec<String>> = devices.map(|d| named(d, device(d))).collect();
-    if rows.is_empty() {
+    // Something is on another machine, or of one of several workers.
+    let workers = devices.iter().any(|d| d.worker.is_some())
+        || models.iter().any(|m| m.worker.is_some())
+        || decisions.iter().any(|d| d.worker.is_some());
+    if devices.is_empty() {
         out.push_str("  none are managed\n");
     }
-    columns(&mut out, &rows);
+    let rows = devices.iter();
+    let rows = rows.map(|d| with_worker(workers, d.worker.as_ref(), device(d)));
+    columns(&mut out, &rows.collect::<Vec<_>>());
 
     out.push_str("\nmodels\n");
-    let models = items(state, "models");
     if models.is_empty() {
         out.push_str("  none in memory\n");
     } else {
@@ -93,99 +90,78 @@ pub(crate) fn overview(state: &Value, now_ms: i64) -> String {
             head.insert(0, "WORKER".to_owned());
         }
         let mut rows = vec![head];
-        rows.extend(models.iter().map(|m| named(m, model(m, now_ms))));
+        let others = models.iter();
+        rows.extend(others.map(|m| with_worker(workers, m.worker.as_ref(), model(m, now_ms))));
         columns(&mut out, &rows);
     }
 
     out.push_str("\nlast decisions\n");
-    let decisions = items(state, "decisions");
     if decisions.is_empty() {
         out.push_str("  none yet\n");
     }
-    let last = &decisions[decisions.len().saturating_sub(LAST)..];
-    let rows: Vec<Vec<String>> = last.iter().map(|d| named(d, decision(d))).collect();
-    columns(&mut out, &rows);
+    let last = decisions[decisions.len().saturating_sub(LAST)..].iter();
+    let rows = last.map(|d| with_worker(workers, d.worker.as_ref(), decision(d)));
+    columns(&mut out, &rows.collect::<Vec<_>>());
     out
 }
 
-/// Whether something is on another machine, or of one of several workers.
-fn has_workers(state: &Value) -> bool {
-    let lists = ["devices", "models", "decisions"].map(|list| items(state, list));
-    let mut all = lists.into_iter().flatten();
-    all.any(|item| item.get("worker").is_some_and(|worker| !worker.is_null()))
-}
-
 /// A row that begins with whose it is.
-fn with_worker(workers: bool, item: &Value, mut row: Vec<String>) -> Vec<String> {
+fn with_worker(workers: bool, worker: Option<&Arc<str>>, mut row: Vec<String>) -> Vec<String> {
     if workers {
-        let worker = text(item, "worker");
-        let shown = if worker.is_empty() { "here" } else { worker };
-        row.insert(0, shown.to_owned());
+        row.insert(0, worker.map_or("here", |worker| worker).to_owned());
     }
     row
 }
 
-fn device(device: &Value) -> Vec<String> {
-    let (total, free) = (bytes(device, "total"), bytes(device, "free"));
-    let used = total.saturating_sub(free);
-    let mut notes = Vec::new();
-    for (key, name) in [
-        ("weights_resident", "weights"),
-        ("weights_buffer", "for streaming"),
-        ("reserved", "reserved"),
-        ("pinned_host", "pinned"),
-        ("peak", "peak"),
-    ] {
-        match bytes(device, key) {
-            0 => {}
-            amount => notes.push(format!("{name} {}", size(amount))),
-        }
-    }
+fn device(device: &DeviceState) -> Vec<String> {
+    let used = device.total.saturating_sub(device.free);
+    let notes = [
+        (device.weights_resident, "weights"),
+        (device.weights_buffer, "for streaming"),
+        (device.reserved, "reserved"),
+        (device.pinned_host, "pinned"),
+        (device.peak, "peak"),
+    ];
+    let notes = notes.into_iter().filter(|(amount, _)| *amount > 0);
+    let notes: Vec<String> = notes
+        .map(|(amount, name)| format!("{name} {}", size(amount)))
+        .collect();
     vec![
-        text(device, "device").to_owned(),
-        bar(used, total),
-        format!("{} of {} used", size(used), size(total)),
+        device.device.to_string(),
+        bar(used, device.total),
+        format!("{} of {} used", size(used), size(device.total)),
         notes.join(", "),
     ]
 }
 
-fn model(model: &Value, now_ms: i64) -> Vec<String> {
-    let mut places: Vec<String> = model
-        .get("residency")
-        .and_then(Value::as_map)
-        .into_iter()
-        .flatten()
-        .filter_map(|(device, held)| match held {
-            Value::Int(held) if *held > 0 => {
-                let held = u64::try_from(*held).unwrap_or_default();
-                Some(format!("{device} {}", size(held)))
-            }
-            _ => None,
-        })
-        .collect();
-    match bytes(model, "host_bytes") {
-        0 => {}
-        held => places.push(format!("cpu {}", size(held))),
+/// `sim:0 1.0 GiB`, for each place that has something.
+fn places(bytes: &DeviceBytes) -> Vec<String> {
+    let held = bytes.iter().filter(|(_, held)| **held > 0);
+    held.map(|(device, held)| format!("{device} {}", size(*held)))
+        .collect()
+}
+
+fn model(model: &ModelState, now_ms: i64) -> Vec<String> {
+    let mut places = places(&model.residency);
+    if model.host_bytes > 0 {
+        places.push(format!("cpu {}", size(model.host_bytes)));
     }
     if places.is_empty() {
         places.push("file only".to_owned());
     }
-    let mut state = text(model, "state").to_owned();
-    if let Some(why) = model.get("demoted_by").and_then(Value::as_str) {
+    let mut state = model.state.to_string();
+    if let Some(why) = &model.demoted_by {
         let _ = write!(state, " ({why})");
     }
-    let leases: Vec<String> = items(model, "leases")
-        .iter()
-        .filter_map(Value::as_str)
-        .map(|id| id.chars().take(8).collect())
-        .collect();
-    let used = match model.get("last_used") {
-        Some(Value::Int(at)) => ago(now_ms, i64::try_from(*at).unwrap_or(now_ms)),
-        _ => "never".to_owned(),
-    };
+    let leases = model.leases.iter();
+    let leases: Vec<String> = leases.map(|id| id.chars().take(8).collect()).collect();
+    let used = model.last_used.map_or_else(
+        || "never".to_owned(),
+        |at| ago(now_ms, i64::try_from(at).unwrap_or(now_ms)),
+    );
     vec![
-        text(model, "weights_id").to_owned(),
-        size(bytes(model, "bytes_total")),
+        model.weights_id.to_string(),
+        size(model.bytes_total),
         state,
         places.join(", "),
         policy(model),
@@ -199,16 +175,15 @@ fn model(model: &Value, now_ms: i64) -> Vec<String> {
 }
 
 /// `keep (node 4)`.
-fn policy(model: &Value) -> String {
-    let effective = text(model, "effective_policy");
-    let source = match text(model, "policy_source") {
-        "" | "default" => return effective.to_owned(),
+fn policy(model: &ModelState) -> String {
+    let effective = &model.effective_policy;
+    let source = match &*model.policy_source {
+        "" | "default" => return effective.to_string(),
         "api" => "api".to_owned(),
         source => {
-            let by = items(model, "claims")
-                .iter()
-                .find(|c| text(c, "policy") == effective && text(c, "source") == source);
-            let node = by.and_then(|c| c.get("claimant")?.get("node_id")?.as_str());
+            let mut claims = model.claims.iter();
+            let by = claims.find(|c| c.policy == *effective && &*c.source == source);
+            let node = by.map(|claim| &*claim.claimant.node_id);
             match node.filter(|n| !n.is_empty()) {
                 Some(node) => format!("node {node}"),
                 None => source.replace('_', " "),
@@ -228,11 +203,8 @@ fn ago(now_ms: i64, at_ms: i64) -> String {
     }
 }
 
-fn clock(value: &Value) -> String {
-    let at = match value.get("time") {
-        Some(Value::Int(at)) => i64::try_from(*at).ok(),
-        _ => None,
-    };
+fn clock(at: u64) -> String {
+    let at = i64::try_from(at).ok().filter(|at| *at > 0);
     at.and_then(|at| Timestamp::from_millisecond(at).ok())
         .map(|at| {
             let zoned = at.to_zoned(TimeZone::system());
@@ -241,18 +213,15 @@ fn clock(value: &Value) -> String {
         .unwrap_or_default()
 }
 
-fn decision(event: &Value) -> Vec<String> {
-    let change = match (event.get("bytes_before"), event.get("bytes_after")) {
-        (Some(Value::Int(_)), Some(Value::Int(_))) => {
-            let (before, after) = (bytes(event, "bytes_before"), bytes(event, "bytes_after"));
-            format!("{} -> {}", size(before), size(after))
-        }
-        (Some(Value::Int(_)), _) => size(bytes(event, "bytes_before")),
-        (_, Some(Value::Int(_))) => size(bytes(event, "bytes_after")),
-        _ => String::new(),
+fn decision(event: &EventState) -> Vec<String> {
+    let change = match (event.bytes_before, event.bytes_after) {
+        (Some(before), Some(after)) => format!("{} -> {}", size(before), size(after)),
+        (Some(only), None) | (None, Some(only)) => size(only),
+        (None, None) => String::new(),
     };
-    let mut why = text(event, "reason").to_owned();
-    if let Some(error) = event.get("error").and_then(Value::as_str) {
+    let text = |text: &Option<Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
+    let mut why = text(&event.reason);
+    if let Some(error) = &event.error {
         let _ = write!(why, " ERROR: {error}");
     }
     // A reason is one line of a table.
@@ -264,99 +233,82 @@ fn decision(event: &Value) -> Vec<String> {
         why = why.chars().take(REASON - 3).collect::<String>() + "...";
     }
     vec![
-        clock(event),
-        text(event, "kind").to_owned(),
-        text(event, "decision").to_owned(),
-        text(event, "weights_id").to_owned(),
-        text(event, "device").to_owned(),
+        clock(event.time),
+        event.kind.to_string(),
+        text(&event.decision),
+        text(&event.weights_id),
+        text(&event.device),
         change,
         why,
     ]
 }
 
 /// What `POST /free` did.
-pub(crate) fn report(done: &Value) -> String {
-    let places = |value: Option<&Value>| {
-        let all: Vec<String> = value
-            .and_then(Value::as_map)
-            .into_iter()
-            .flatten()
-            .filter_map(|(device, held)| match held {
-                Value::Int(held) if *held > 0 => Some(format!(
-                    "{device} {}",
-                    size(u64::try_from(*held).unwrap_or_default())
-                )),
-                _ => None,
-            })
-            .collect();
-        if all.is_empty() {
+pub(crate) fn report(done: &FreeState) -> String {
+    let shown = |bytes: &DeviceBytes| {
+        let places = places(bytes);
+        if places.is_empty() {
             "nowhere".to_owned()
         } else {
-            all.join(", ")
+            places.join(", ")
         }
     };
     let mut out = String::new();
-    let workers = has_workers(done);
-    let rows: Vec<Vec<String>> = items(done, "models")
-        .iter()
-        .map(|m| {
-            let mut after = places(m.get("after"));
-            if let Some(error) = m.get("error").and_then(Value::as_str) {
-                let _ = write!(after, " ERROR: {error}");
-            }
-            let row = vec![
-                text(m, "weights_id").to_owned(),
-                places(m.get("before")),
-                format!("-> {after}"),
-            ];
-            with_worker(workers, m, row)
-        })
-        .collect();
+    let workers = done.models.iter().any(|m| m.worker.is_some());
+    let rows = done.models.iter().map(|model| {
+        let mut after = shown(&model.after);
+        if let Some(error) = &model.error {
+            let _ = write!(after, " ERROR: {error}");
+        }
+        let row = vec![
+            model.weights_id.to_string(),
+            shown(&model.before),
+            format!("-> {after}"),
+        ];
+        with_worker(workers, model.worker.as_ref(), row)
+    });
+    let rows: Vec<_> = rows.collect();
     if rows.is_empty() {
         out.push_str("  no model was in memory\n");
     }
     columns(&mut out, &rows);
-    let (before, after) = (bytes(done, "ram_before"), bytes(done, "ram_after"));
-    if before > 0 {
+    if let Some(before) = done.ram_before.filter(|before| *before > 0) {
+        let after = done.ram_after.unwrap_or_default();
         let _ = writeln!(out, "  main memory: {} -> {}", size(before), size(after));
     }
-    if done.get("cache_reset").is_some_and(Value::truthy) {
+    if done.cache_reset {
         out.push_str("  the results of nodes were forgotten\n");
     }
     out
 }
 
 /// The lines of a plan.
-pub(crate) fn steps(plan: &Value) -> String {
-    let steps = plan.as_list().unwrap_or_default();
-    let named = |step: &Value| step.get("worker").is_some_and(|worker| !worker.is_null());
-    let workers = steps.iter().any(named);
-    if steps.is_empty() {
+pub(crate) fn steps(plan: &[PlannedStep]) -> String {
+    if plan.is_empty() {
         return "  nothing would be done\n".to_owned();
     }
-    let rows: Vec<Vec<String>> = steps
-        .iter()
-        .map(|s| {
-            let row = vec![
-                text(s, "action").to_owned(),
-                text(s, "weights_id").to_owned(),
-                text(s, "device").to_owned(),
-                size(bytes(s, "bytes")),
-                text(s, "policy").to_owned(),
-                text(s, "reason").to_owned(),
-            ];
-            with_worker(workers, s, row)
-        })
-        .collect();
+    let workers = plan.iter().any(|step| step.worker.is_some());
+    let rows = plan.iter().map(|step| {
+        let row = vec![
+            step.action.name().to_owned(),
+            step.weights_id.to_string(),
+            step.device.as_deref().unwrap_or_default().to_owned(),
+            size(step.bytes),
+            step.policy.to_string(),
+            step.reason.to_string(),
+        ];
+        with_worker(workers, step.worker.as_ref(), row)
+    });
     let mut out = String::new();
-    columns(&mut out, &rows);
+    columns(&mut out, &rows.collect::<Vec<_>>());
     out
 }
 
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use fresco_graph::json;
+    use fresco_cluster::protocol::memory::{ClaimState, Claimant};
+    use fresco_engine::placement::FreedModel;
 
     use super::*;
 
@@ -378,23 +330,73 @@ mod tests {
 
     #[test]
     fn a_table_of_everything() {
-        let state = json::parse(
-            r#"{"devices":[
-                {"device":"cpu","total":8589934592,"free":4294967296},
-                {"device":"sim:0","total":4294967296,"free":3221225472,"weights_resident":1073741824,"peak":2147483648}],
-            "models":[
-                {"weights_id":"sd15.safetensors#diffusion","bytes_total":1717986918,"state":"partial","demoted_by":"oom",
-                 "residency":{"sim:0":1073741824},"host_bytes":644245094,"effective_policy":"keep","policy_source":"node_input",
-                 "claims":[{"policy":"keep","source":"node_input","claimant":{"client_id":"c","node_id":"4"}}],
-                 "leases":["0123456789"],"last_used":990000},
-                {"weights_id":"v#vae","bytes_total":100,"state":"released","residency":{},"host_bytes":0,
-                 "effective_policy":"auto","policy_source":"default","claims":[],"leases":[],"last_used":null}],
-            "decisions":[
-                {"seq":1,"kind":"plan.computed","decision":"keep","weights_id":"v#vae","bytes_before":5,"reason":"asked\nto be kept"},
-                {"seq":2,"kind":"model.evicted","device":"sim:0","bytes_before":2048,"bytes_after":0,"error":"no"}],
-            "last_seq":2}"#,
-        )
-        .unwrap();
+        let device = |name: &str, total, free| DeviceState {
+            device: name.into(),
+            total,
+            free,
+            ..DeviceState::default()
+        };
+        let state = OverviewState {
+            devices: vec![
+                device("cpu", 8 << 30, 4 << 30),
+                DeviceState {
+                    weights_resident: 1 << 30,
+                    peak: 2 << 30,
+                    ..device("sim:0", 4 << 30, 3 << 30)
+                },
+            ],
+            models: vec![
+                ModelState {
+                    weights_id: "sd15.safetensors#diffusion".into(),
+                    bytes_total: 1_717_986_918,
+                    state: "partial".into(),
+                    demoted_by: Some("oom".into()),
+                    residency: [("sim:0".into(), 1 << 30)].into(),
+                    host_bytes: 644_245_094,
+                    effective_policy: "keep".into(),
+                    policy_source: "node_input".into(),
+                    claims: vec![ClaimState {
+                        policy: "keep".into(),
+                        source: "node_input".into(),
+                        claimant: Claimant {
+                            client_id: "c".into(),
+                            node_id: "4".into(),
+                        },
+                        ..ClaimState::default()
+                    }],
+                    leases: vec!["0123456789".into()],
+                    last_used: Some(990_000),
+                    ..ModelState::default()
+                },
+                ModelState {
+                    weights_id: "v#vae".into(),
+                    bytes_total: 100,
+                    state: "released".into(),
+                    effective_policy: "auto".into(),
+                    policy_source: "default".into(),
+                    ..ModelState::default()
+                },
+            ],
+            decisions: vec![
+                EventState {
+                    kind: "plan.computed".into(),
+                    decision: Some("keep".into()),
+                    weights_id: Some("v#vae".into()),
+                    bytes_before: Some(5),
+                    reason: Some("asked\nto be kept".into()),
+                    ..EventState::default()
+                },
+                EventState {
+                    kind: "model.evicted".into(),
+                    device: Some("sim:0".into()),
+                    bytes_before: Some(2048),
+                    bytes_after: Some(0),
+                    error: Some("no".into()),
+                    ..EventState::default()
+                },
+            ],
+            ..OverviewState::default()
+        };
         expect![[r"
             devices
               cpu    [############............]  4.0 GiB of 8.0 GiB used
@@ -411,35 +413,47 @@ mod tests {
         "]]
         .assert_eq(&overview(&state, 1_000_000));
         // With workers each line says whose it is.
-        let far = r#"{"devices":[{"device":"cpu","total":1,"free":1}],
-            "models":[{"weights_id":"a","bytes_total":1,"state":"resident","residency":{"sim:0":1},"worker":"gpu1",
-                "effective_policy":"auto"}]}"#;
-        let table = overview(&json::parse(far).unwrap(), 0);
+        let far = OverviewState {
+            devices: vec![device("cpu", 1, 1)],
+            models: vec![ModelState {
+                weights_id: "a".into(),
+                worker: Some("gpu1".into()),
+                ..ModelState::default()
+            }],
+            ..OverviewState::default()
+        };
+        let table = overview(&far, 0);
         let lines: Vec<&str> = table.lines().map(str::trim_start).collect();
-        assert!(
-            lines.iter().any(|line| line.starts_with("here  cpu")),
-            "{table}"
-        );
-        assert!(
-            lines.iter().any(|line| line.starts_with("WORKER  ID")),
-            "{table}"
-        );
-        assert!(
-            lines.iter().any(|line| line.starts_with("gpu1    a ")),
-            "{table}"
-        );
-        let nothing = overview(&Value::Null, 0);
+        for start in ["here  cpu", "WORKER  ID", "gpu1    a "] {
+            let found = lines.iter().any(|line| line.starts_with(start));
+            assert!(found, "{start} in {table}");
+        }
+        let nothing = overview(&OverviewState::default(), 0);
         assert!(nothing.contains("none in memory") && nothing.contains("none yet"));
     }
 
     #[test]
     fn what_was_freed() {
-        let done = json::parse(
-            r#"{"models":[{"weights_id":"a","before":{"sim:0":1024,"cpu":0},"after":{"cpu":1024},"error":null},
-                {"weights_id":"b","before":{"cpu":1024},"after":{},"error":"stuck"}],
-                "ram_before":2048,"ram_after":1024,"cache_reset":true}"#,
-        )
-        .unwrap();
+        let model =
+            |id: &str, before: DeviceBytes, after: DeviceBytes, error: Option<&str>| FreedModel {
+                weights_id: id.into(),
+                before,
+                after,
+                error: error.map(str::to_owned),
+                worker: None,
+            };
+        let cpu = || DeviceBytes::from([("cpu".into(), 1024)]);
+        let sim = DeviceBytes::from([("sim:0".into(), 1024), ("cpu".into(), 0)]);
+        let done = FreeState {
+            models: vec![
+                model("a", sim, cpu(), None),
+                model("b", cpu(), DeviceBytes::new(), Some("stuck")),
+            ],
+            ram_before: Some(2048),
+            ram_after: Some(1024),
+            cache_reset: true,
+            ..FreeState::default()
+        };
         let lines = [
             "  a  sim:0 1.0 KiB  -> cpu 1.0 KiB",
             "  b  cpu 1.0 KiB    -> nowhere ERROR: stuck",
@@ -448,6 +462,6 @@ mod tests {
             "",
         ];
         assert_eq!(report(&done), lines.join("\n"));
-        assert_eq!(steps(&Value::Null), "  nothing would be done\n");
+        assert_eq!(steps(&[]), "  nothing would be done\n");
     }
 }

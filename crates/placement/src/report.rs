@@ -60,6 +60,20 @@ pub enum StepAction {
     Load,
 }
 
+impl StepAction {
+    /// As messages have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Demote => "demote",
+            Self::Evict => "evict",
+            Self::Release => "release",
+            Self::Defer => "defer",
+            Self::Load => "load",
+        }
+    }
+}
+
 /// One step of a plan, with its reason in words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedStep {

@@ -7,7 +7,7 @@ use fresco_engine::RoomReport;
 use fresco_memory::{
     ClaimReport, DeviceReport, HandleReport, ModelReport, UnitReport, device_bytes,
 };
-use fresco_placement::{DeviceBytes, PlannedStep};
+use fresco_placement::{DeviceBytes, FreedModel, PlannedStep};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ of_worker!(
     PlannedStep
 );
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceState {
     pub device: Arc<str>,
     #[serde(rename = "type")]
@@ -74,13 +74,13 @@ pub struct DeviceState {
     pub worker: Text,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Claimant {
     pub client_id: Arc<str>,
     pub node_id: Arc<str>,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClaimState {
     pub claimant: Claimant,
     pub prompt_id: Arc<str>,
@@ -100,7 +100,7 @@ pub struct HandleState {
     pub placement: Text,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelState {
     pub weights_id: Arc<str>,
     /// Its files.
@@ -165,7 +165,7 @@ pub struct EventOrigin {
 }
 
 /// An event as requests, sockets and the log show it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EventState {
     pub seq: u64,
     pub time: Millis,
@@ -242,7 +242,7 @@ pub struct MemoryWorker {
 }
 
 /// Everything at once: the models, and the same by places, leases and policies.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OverviewState {
     pub devices: Vec<DeviceState>,
     pub models: Vec<ModelState>,
@@ -256,6 +256,34 @@ pub struct OverviewState {
     pub last_seq: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<Vec<MemoryWorker>>,
+}
+
+/// What `POST /free` did, all workers together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FreeState {
+    pub models: Vec<FreedModel>,
+    pub ram_before: Option<u64>,
+    pub ram_after: Option<u64>,
+    /// Seconds.
+    pub duration: f64,
+    pub cache_reset: bool,
+    pub plan: Vec<PlannedStep>,
+}
+
+/// What a request to free would do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FreePlanState {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dry_run: Option<bool>,
+    pub plan: Vec<PlannedStep>,
+}
+
+/// A model that left, or leaves later.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RemovalState {
+    pub weights_id: Arc<str>,
+    #[serde(flatten)]
+    pub removal: Removal,
 }
 
 /// How a load of one model would go.

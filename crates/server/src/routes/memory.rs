@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use fresco_cluster::protocol::memory::{MemoryReply, OverviewState, Removal};
+use fresco_cluster::protocol::memory::{
+    FreePlanState, MemoryReply, OverviewState, Removal, RemovalState,
+};
 use fresco_engine::FreeRequest;
 use fresco_engine::placement::PlannedStep;
 use fresco_graph::{Map, Value, json};
 use fresco_memory::{MemoryCommand, Policy, Refusal, Registries};
-
-use serde::Serialize;
 
 use crate::http::blocking::blocking;
 use crate::http::error::{ApiError, Code};
@@ -21,7 +21,7 @@ use crate::http::response;
 use crate::http::route::Answer;
 use crate::routes::far::{self, OVERVIEW, WorkerQuery};
 use crate::routes::memory_load::load_query;
-use crate::services::memory_json::{FreeAnswer, memory_reply};
+use crate::services::memory_json::{free_state, memory_reply};
 
 query_struct! {
     /// Query of `DELETE /memory/models/{weights_id}`.
@@ -52,21 +52,6 @@ macro_rules! reply_of {
             _ => Err(ApiError::trouble(far::OTHER_ANSWER)),
         }
     };
-}
-
-/// What freeing would do.
-#[derive(Serialize)]
-struct FreePlanAnswer {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dry_run: Option<bool>,
-    plan: Vec<PlannedStep>,
-}
-
-#[derive(Serialize)]
-struct RemovalAnswer {
-    weights_id: String,
-    #[serde(flatten)]
-    removal: Removal,
 }
 
 /// Why the memory room does not do it, with the model's name.
@@ -164,7 +149,7 @@ pub(crate) async fn free(mut request: Request) -> Answer {
     let engine = request.app.engine.clone();
     if flag("dry_run") {
         let plan = free_plan(&request, implied(wanted)).await?;
-        return Ok(response::typed(&FreePlanAnswer {
+        return Ok(response::typed(&FreePlanState {
             dry_run: Some(true),
             plan,
         }));
@@ -179,7 +164,7 @@ pub(crate) async fn free(mut request: Request) -> Answer {
             let stopping = || ApiError::coded(Code::Stopping, "nothing was freed");
             reports.push(report.ok_or_else(stopping)?);
         }
-        return Ok(response::typed(&FreeAnswer::new(&reports)));
+        return Ok(response::typed(&free_state(reports)));
     }
     blocking(move || engine.free(wanted)).await?;
     Ok(response::empty())
@@ -325,7 +310,7 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
     let id = request.param(0).to_owned();
     if policy == RELEASE_NOW {
         let answer = carry_out(&request, &id, MemoryCommand::Release { id: id.clone() }).await?;
-        return Ok(removal(id, reply_of!(answer, MemoryReply::Removal)?));
+        return Ok(removal(&id, reply_of!(answer, MemoryReply::Removal)?));
     }
     let policy = Policy::parse(&policy).ok_or_else(|| {
         let known = Policy::SPELLINGS;
@@ -348,16 +333,16 @@ pub(crate) async fn remove(request: Request) -> Answer {
         force,
     };
     let answer = carry_out(&request, &id, command).await?;
-    Ok(removal(id, reply_of!(answer, MemoryReply::Removal)?))
+    Ok(removal(&id, reply_of!(answer, MemoryReply::Removal)?))
 }
 
-fn removal(weights_id: String, removal: Removal) -> axum::response::Response {
+fn removal(weights_id: &str, removal: Removal) -> axum::response::Response {
     let status = match removal {
         Removal::Deferred => StatusCode::ACCEPTED,
         Removal::Released => StatusCode::OK,
     };
-    let answer = RemovalAnswer {
-        weights_id,
+    let answer = RemovalState {
+        weights_id: weights_id.into(),
         removal,
     };
     response::typed_status(status, &answer)
@@ -446,7 +431,7 @@ pub(crate) async fn plan(mut request: Request) -> Answer {
     wanted.force |= body.get("trigger").and_then(Value::as_str) == Some("force");
     known_devices(&request, wanted.devices.as_deref(), code).await?;
     let plan = free_plan(&request, wanted).await?;
-    Ok(response::typed(&FreePlanAnswer {
+    Ok(response::typed(&FreePlanState {
         dry_run: None,
         plan,
     }))

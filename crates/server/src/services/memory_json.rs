@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fresco_cluster::protocol::memory::{
-    BookCheck, EventList, EventOrigin, EventState, LeaseState, LoadPlanState, MemoryReply, Millis,
-    ModelDetail, OverviewState, PolicyState, Removal, millis,
+    BookCheck, EventList, EventOrigin, EventState, FreeState, LeaseState, LoadPlanState,
+    MemoryReply, Millis, ModelDetail, OverviewState, PolicyState, Removal, millis,
 };
 use fresco_engine::placement::{DeviceBytes, FreedModel, PlannedStep, StepAction};
 use fresco_engine::{FreeReport, RoomReport};
@@ -52,31 +52,21 @@ impl<'a> DowngradeEvent<'a> {
     }
 }
 
-/// What `POST /free` did, all workers together.
-#[derive(Serialize)]
-pub(crate) struct FreeAnswer<'a> {
-    models: Vec<&'a FreedModel>,
-    ram_before: Option<u64>,
-    ram_after: Option<u64>,
-    /// Seconds.
-    duration: f64,
-    cache_reset: bool,
-    plan: Vec<&'a PlannedStep>,
-}
-
-impl<'a> FreeAnswer<'a> {
-    pub(crate) fn new(reports: &'a [FreeReport]) -> Self {
-        let rooms = || reports.iter().filter_map(|report| report.models.as_ref());
-        let took = reports.iter().map(|report| report.took).max();
-        Self {
-            models: rooms().flat_map(|room| &room.models).collect(),
-            ram_before: reports.iter().filter_map(|report| report.ram_before).max(),
-            ram_after: reports.last().and_then(|report| report.ram_after),
-            duration: took.unwrap_or_default().as_secs_f64(),
-            cache_reset: reports.iter().any(|report| report.cache_reset),
-            plan: rooms().flat_map(|room| &room.plan).collect(),
-        }
+/// What all workers freed.
+pub(crate) fn free_state(reports: Vec<FreeReport>) -> FreeState {
+    let took = reports.iter().map(|report| report.took).max();
+    let mut state = FreeState {
+        ram_before: reports.iter().filter_map(|report| report.ram_before).max(),
+        ram_after: reports.last().and_then(|report| report.ram_after),
+        duration: took.unwrap_or_default().as_secs_f64(),
+        cache_reset: reports.iter().any(|report| report.cache_reset),
+        ..FreeState::default()
+    };
+    for room in reports.into_iter().filter_map(|report| report.models) {
+        state.models.extend(room.models);
+        state.plan.extend(room.plan);
     }
+    state
 }
 
 fn text(text: impl ToString) -> Arc<str> {
