@@ -88,37 +88,13 @@ pub(super) fn encode(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> 
 }
 
 fn text(config: &FluxConfig, file: &str, args: &EncodeArgs<'_>) -> Result<Tensor> {
-    let Some(tokens) = &args.cond.tokens else {
-        let reason = format!(
-            "the {} conditioning has no text for this model",
-            args.prompt_type
-        );
-        return Err(ModelError::unsupported(file, reason));
-    };
-    match *tokens.shape() {
-        [batch, count, width] if width == config.context && batch > 0 && count > 0 => {
-            if config.kind != FluxKind::Flux2 || count >= USUAL_TEXT {
-                return Ok(tokens.clone());
-            }
-            let missing = Tensor::zeros([batch, USUAL_TEXT - count, width])?;
-            Ok(Tensor::cat(&[&missing, tokens], 1)?)
-        }
-        [_, _, width] if width != config.context => {
-            let reason = format!(
-                "this model takes text of width {}, but the {} conditioning has width {width}: it was made with the text \
-                 encoder of another family of models. Load the one that belongs to this model",
-                config.context, args.prompt_type
-            );
-            Err(ModelError::unsupported(file, reason))
-        }
-        ref shape => {
-            let reason = format!(
-                "the {} conditioning has shape {shape:?}, which is no text",
-                args.prompt_type
-            );
-            Err(ModelError::unsupported(file, reason))
-        }
+    let tokens = args.prompt_of_width(config.context, file)?;
+    let [batch, count, width] = tokens.dims3()?;
+    if config.kind != FluxKind::Flux2 || count >= USUAL_TEXT {
+        return Ok(tokens.clone());
     }
+    let missing = Tensor::zeros([batch, USUAL_TEXT - count, width])?;
+    Ok(Tensor::cat(&[&missing, tokens], 1)?)
 }
 
 /// The pooled prompt; zeros where a conditioning has none.

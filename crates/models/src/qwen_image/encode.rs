@@ -11,7 +11,7 @@ use crate::latent_format;
 pub(super) fn conds(config: &QwenConfig, file: &str, args: &EncodeArgs<'_>) -> Result<ModelConds> {
     let mut conds = ModelConds::new();
     // Positions count, so prompts of other lengths are not repeated to fit.
-    let tokens = CondValue::Regular(prompt(config, file, args)?);
+    let tokens = CondValue::Regular(args.prompt_of_width(config.context, file)?.clone());
     conds.insert(names::PROMPT, tokens);
     // Text that only control nets see.
     if let Some(tokens) = args.cond.tensors.get("cross_attn_controlnet") {
@@ -28,28 +28,6 @@ pub(super) fn conds(config: &QwenConfig, file: &str, args: &EncodeArgs<'_>) -> R
         conds.insert(names::REFERENCE_METHOD, CondValue::Word(method.clone()));
     }
     Ok(conds)
-}
-
-fn prompt(config: &QwenConfig, file: &str, args: &EncodeArgs<'_>) -> Result<Tensor> {
-    let wrong = |reason: String| Err(ModelError::unsupported(file, reason));
-    let Some(tokens) = &args.cond.tokens else {
-        return wrong(format!(
-            "the {} conditioning has no text for this model",
-            args.prompt_type
-        ));
-    };
-    match *tokens.shape() {
-        [b, n, width] if b > 0 && n > 0 && width == config.context => Ok(tokens.clone()),
-        [_, _, width] if width != config.context => wrong(format!(
-            "this model takes text of width {}, but the {} conditioning has width {width}: it was made with the text \
-             encoder of another family of models. Load the one that belongs to this model",
-            config.context, args.prompt_type
-        )),
-        ref shape => wrong(format!(
-            "the {} conditioning has shape {shape:?}, which is no text",
-            args.prompt_type
-        )),
-    }
 }
 
 /// A latent of a picture as the network sees it.

@@ -18,7 +18,7 @@ pub(super) fn conds(
     args: &EncodeArgs<'_>,
 ) -> Result<ModelConds> {
     let mut conds = ModelConds::new();
-    let tokens = prompt(config, file, args)?;
+    let tokens = args.prompt_of_width(config.context, file)?.clone();
     let list = args.cond.lists.get("reference_latents");
     let references = list.map_or(&[][..], Vec::as_slice).iter();
     let references = references.map(|latent| reference(config, file, latent));
@@ -74,28 +74,6 @@ pub(super) fn slots(word: Option<&str>) -> Result<Vec<usize>> {
         let reason = format!("{word:?} are no places of reference pictures");
         ModelError::invalid("conditioning", reason)
     })
-}
-
-fn prompt(config: &Qwen21Config, file: &str, args: &EncodeArgs<'_>) -> Result<Tensor> {
-    let wrong = |reason: String| Err(ModelError::unsupported(file, reason));
-    let Some(tokens) = &args.cond.tokens else {
-        return wrong(format!(
-            "the {} conditioning has no text for this model",
-            args.prompt_type
-        ));
-    };
-    match *tokens.shape() {
-        [b, n, width] if b > 0 && n > 0 && width == config.context => Ok(tokens.clone()),
-        [_, _, width] if width != config.context => wrong(format!(
-            "this model takes text of width {}, but the {} conditioning has width {width}: it was made with the text \
-             encoder of another family of models. Load the one that belongs to this model",
-            config.context, args.prompt_type
-        )),
-        ref shape => wrong(format!(
-            "the {} conditioning has shape {shape:?}, which is no text",
-            args.prompt_type
-        )),
-    }
 }
 
 /// A latent of a picture as the network sees it.

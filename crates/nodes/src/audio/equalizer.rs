@@ -14,6 +14,13 @@ struct Biquad {
     a: [f64; 2],
 }
 
+/// The side of a frequency that a shelf is on.
+#[derive(Clone, Copy)]
+enum Shelf {
+    Low,
+    High,
+}
+
 impl Biquad {
     fn new(b: [f64; 3], a: [f64; 3]) -> Self {
         Self {
@@ -22,12 +29,15 @@ impl Biquad {
         }
     }
 
-    /// More or less of all below a frequency, or with `high` of all above it.
-    fn shelf(rate: f64, hertz: f64, gain: f64, high: bool) -> Self {
+    /// More or less of all on one side of a frequency.
+    fn shelf(rate: f64, hertz: f64, gain: f64, side: Shelf) -> Self {
         let a = 10f64.powf(gain / 40.0);
         let w = 2.0 * PI * hertz / rate;
         let alpha = w.sin() / 2.0 / FRAC_1_SQRT_2;
-        let sign = if high { -1.0 } else { 1.0 };
+        let sign = match side {
+            Shelf::Low => 1.0,
+            Shelf::High => -1.0,
+        };
         let (cos, root) = (w.cos(), 2.0 * a.sqrt() * alpha);
         let (up, down) = (a + 1.0, a - 1.0);
         Self::new(
@@ -119,10 +129,12 @@ impl Node for AudioEqualizer3Band {
         );
         let q = self.mid_q.unwrap_or(0.707);
         let filters = [
-            (low != 0.0).then(|| Biquad::shelf(per_second, within(self.low_freq, 100), low, false)),
+            (low != 0.0)
+                .then(|| Biquad::shelf(per_second, within(self.low_freq, 100), low, Shelf::Low)),
             (mid != 0.0).then(|| Biquad::peak(per_second, within(self.mid_freq, 1000), mid, q)),
-            (high != 0.0)
-                .then(|| Biquad::shelf(per_second, within(self.high_freq, 5000), high, true)),
+            (high != 0.0).then(|| {
+                Biquad::shelf(per_second, within(self.high_freq, 5000), high, Shelf::High)
+            }),
         ];
         let waveform = self.audio.waveform()?;
         let mut out: Tensor = waveform.clone();
@@ -153,10 +165,10 @@ mod tests {
 
     #[test]
     fn bands_get_their_gain_and_leave_the_others() {
-        let bass = Biquad::shelf(44_100.0, 200.0, 6.0, false);
+        let bass = Biquad::shelf(44_100.0, 200.0, 6.0, Shelf::Low);
         assert!((swing(bass, 20.0) - 6.0).abs() < 0.3);
         assert!(swing(bass, 5000.0).abs() < 0.1);
-        let treble = Biquad::shelf(44_100.0, 5000.0, -12.0, true);
+        let treble = Biquad::shelf(44_100.0, 5000.0, -12.0, Shelf::High);
         assert!((swing(treble, 18_000.0) + 12.0).abs() < 0.3);
         assert!(swing(treble, 100.0).abs() < 0.1);
         let middle = Biquad::peak(44_100.0, 1000.0, 9.0, 0.707);
