@@ -173,7 +173,7 @@ class Worker:
             return await server.PromptServer.instance._listen(asked["path"])
         if method == "state":
             return {"held": values.held(), "instances": len(contract.instances)}
-        raise ValueError(f"there is no question {method!r}")
+        raise ValueError(f"unknown question {method!r}")
 
     def _hello(self, asked):
         state.hello = asked

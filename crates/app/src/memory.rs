@@ -161,8 +161,8 @@ fn choose(ids: &[&str], text: &str) -> anyhow::Result<String> {
     let found: Vec<&str> = ids.iter().copied().filter(|id| id.contains(text)).collect();
     match found[..] {
         [one] if !text.is_empty() => Ok(one.to_owned()),
-        [] if ids.is_empty() => bail!("there is no model {text:?}: nothing is in memory"),
-        [] => bail!("there is no model {text:?}; there are {}", ids.join(", ")),
+        [] if ids.is_empty() => bail!("unknown model {text:?}: nothing is in memory"),
+        [] => bail!("unknown model {text:?}; there are {}", ids.join(", ")),
         _ => bail!("{text:?} is in the names of several: {}", found.join(", ")),
     }
 }

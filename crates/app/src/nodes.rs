@@ -18,7 +18,7 @@ pub(crate) fn nodes(args: NodesArgs) -> anyhow::Result<()> {
         (None, false) => table(&assembly.object_info()),
         (Some(class), as_json) => {
             let Some(info) = assembly.node_info(class) else {
-                bail!("there is no node '{class}'{}", suggest(&assembly, class));
+                bail!("unknown node '{class}'{}", suggest(&assembly, class));
             };
             if as_json {
                 pretty(map! { &**class => info })

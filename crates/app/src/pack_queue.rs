@@ -57,7 +57,7 @@ pub(crate) fn ask(engine: &Engine, asked: &Value) -> Result<Value, String> {
             }
             Ok(Value::Null)
         }
-        other => Err(format!("there is no question {other:?} about the queue")),
+        other => Err(format!("unknown question {other:?} about the queue")),
     }
 }
 

@@ -82,7 +82,7 @@ impl PackFolder {
                 let state = if on { "on" } else { "off" };
                 return Ok(format!("{name} is switched {state} already"));
             }
-            bail!("there is no pack {name} in {}", self.places());
+            bail!("unknown pack {name} in {}", self.places());
         };
         let target = path.with_file_name(to);
         if target.exists() {
@@ -169,7 +169,7 @@ impl PackFolder {
         let name = check_name(name)?;
         let path = self
             .find(name)
-            .with_context(|| format!("there is no pack {name} in {}", self.places()))?;
+            .with_context(|| format!("unknown pack {name} in {}", self.places()))?;
         if !path.join(".git").exists() {
             bail!(
                 "{name} did not come from a repository: install it again from where it came, after removing {}",
@@ -307,7 +307,7 @@ fn check_name(name: &str) -> anyhow::Result<&str> {
         && !name.contains(['/', '\\'])
         && name != "__pycache__";
     if !plain {
-        bail!("{name:?} is no name of a pack");
+        bail!("{name:?} is not a name of a pack");
     }
     Ok(name)
 }

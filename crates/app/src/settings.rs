@@ -738,7 +738,7 @@ mod tests {
         let twice = memory.register_devices().unwrap_err().to_string();
         assert_eq!(twice, "the device sim:7001 exists already");
         let wrong = settings("--sim-device sim:0=4XB").unwrap_err();
-        assert!(wrong.contains("\"4XB\" is no size of memory"), "{wrong}");
+        assert!(wrong.contains("\"4XB\" is not a size of memory"), "{wrong}");
     }
 
     #[test]
@@ -802,7 +802,7 @@ mod tests {
             "{reasons:?}"
         );
         assert!(
-            reasons[1].contains("there is no device cuda:4000"),
+            reasons[1].contains("unknown device cuda:4000"),
             "{reasons:?}"
         );
         assert_eq!(memory("--cache-ram 2").host_headroom, Some(2 << 30));

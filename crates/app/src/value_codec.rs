@@ -178,7 +178,7 @@ mod tests {
             };
             value_codec().0.join(parts).unwrap_err().to_string()
         };
-        assert!(join("dragon", Map::new(), vec![]).contains("no kind of value \"dragon\""));
+        assert!(join("dragon", Map::new(), vec![]).contains("unknown kind of value \"dragon\""));
         assert!(join("tensor", Map::new(), vec![]).contains("too few tensors"));
         assert!(join("tensor", Map::new(), vec![numbers(1), numbers(1)]).contains("too many"));
         let zero = map! {"frame_rate" => vec![1, 0]};

@@ -63,7 +63,7 @@ impl WorkerGroup {
                 } else {
                     format!("there are {}", names.join(", "))
                 };
-                UsageError(format!("--workers: there is no device {name}; {known}"))
+                UsageError(format!("--workers: unknown device {name}; {known}"))
             })
         };
         wanted.map(find).collect()
@@ -200,7 +200,7 @@ mod tests {
         let group = &groups("sim:7301+sim:7302").unwrap()[0];
         let error = group.accelerators(&[device]).unwrap_err().to_string();
         assert!(
-            error.contains("no device sim:7302; there are sim:7301"),
+            error.contains("unknown device sim:7302; there are sim:7301"),
             "{error}"
         );
         let error = group.accelerators(&[]).unwrap_err().to_string();

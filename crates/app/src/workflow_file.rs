@@ -140,10 +140,7 @@ fn find(prompt: &Map, name: &str) -> anyhow::Result<Arc<str>> {
         .collect();
     match found[..] {
         [id] => Ok(id.clone()),
-        [] => bail!(
-            "there is no node '{name}'; the workflow has: {}",
-            names(prompt)
-        ),
+        [] => bail!("unknown node '{name}'; the workflow has: {}", names(prompt)),
         _ => {
             let ids: Vec<&str> = found.iter().map(|id| &***id).collect();
             bail!(

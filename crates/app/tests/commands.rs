@@ -121,7 +121,7 @@ fn run_says_what_is_wrong_and_ends_with_1() {
         "e.json",
         PROMPT,
         &["--set", "7.width=1"],
-        "there is no node '7'",
+        "unknown node '7'",
     );
     fails("f.json", PROMPT, &["--set", "1.wide=1"], "no input 'wide'");
     let missing = place.run(&["run", "/does/not/exist.json"]);
@@ -432,11 +432,7 @@ fn memory_of_a_running_server_is_shown_and_freed() {
     assert!(shown.out.contains("free.applied"), "{}", shown.out);
     let none = memory(&["keep", "sd15", "--token", "s3cret"]);
     assert_eq!(none.code, Some(1));
-    assert!(
-        none.err.contains("there is no model \"sd15\""),
-        "{}",
-        none.err
-    );
+    assert!(none.err.contains("unknown model \"sd15\""), "{}", none.err);
 
     let mut command = place.command(&[
         "memory", "--watch", "0.05", "--token", "s3cret", "--url", &url,

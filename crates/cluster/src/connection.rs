@@ -487,7 +487,7 @@ impl Broker {
             return Err("the server has no JetStream; start it with -js".to_owned());
         }
         if !is_word(&self.prefix) {
-            return Err("the prefix is no word".to_owned());
+            return Err("the prefix is not a word".to_owned());
         }
         Ok(())
     }

@@ -99,7 +99,7 @@ const CLOCK_GRAIN: Duration = Duration::from_millis(100);
 /// A model folder question that has no answer.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FolderError {
-    #[error("there is no model folder type {folder:?}")]
+    #[error("unknown model folder type {folder:?}")]
     UnknownType { folder: String },
     #[error("Model in folder '{folder}' with filename '{name}' not found.")]
     NotFound { folder: String, name: String },

@@ -22,7 +22,7 @@ pub struct Parts<T> {
 /// Why parts do not make a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
-    #[error("there is no kind of value {kind:?}")]
+    #[error("unknown kind of value {kind:?}")]
     Unknown { kind: Arc<str> },
     #[error("a value of kind {kind:?} has {problem}")]
     Parts { kind: Arc<str>, problem: String },

@@ -12,7 +12,7 @@ pub enum MediaError {
         #[from]
         source: io::Error,
     },
-    #[error("this is no sound or video file that is known here")]
+    #[error("this is not a sound or video file that is known here")]
     UnknownFormat,
     #[error("the file is damaged or cut off: {what}")]
     Damaged { what: String },

@@ -302,7 +302,7 @@ pub fn main(words: &[String]) -> ExitCode {
             message.write(&mut out)?;
             Ok(Enough::No)
         }),
-        (None, _) => Err(MediaError::Told("this is no request".into())),
+        (None, _) => Err(MediaError::Told("this is not a request".into())),
         (_, Err(e)) => Err(e.into()),
     };
     let last = match done {

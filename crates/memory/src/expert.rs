@@ -228,7 +228,7 @@ impl Reader<'_> {
         });
         let Some(found) = found else {
             let message = format!(
-                "there is no device {}; {}",
+                "unknown device {}; {}",
                 quote(name),
                 list_devices(self.devices)
             );

@@ -108,7 +108,7 @@ impl LoadQuery {
         let named = donors.iter().map(String::as_str).chain([compute]);
         for name in named.filter(|name| !known(name)) {
             let names = names.join(", ");
-            problems.push(format!("there is no device {name:?}; there are {names}"));
+            problems.push(format!("unknown device {name:?}; there are {names}"));
         }
         let gb = self.virtual_vram_gb.unwrap_or(0.0);
         if gb > MOST_VIRTUAL_GB {

@@ -258,7 +258,7 @@ impl ModelRegistry {
     pub fn explain(&self, lease: &Lease, device: &str) -> String {
         let state = self.lock();
         let Some(spot) = state.devices.find(device) else {
-            return format!("There is no device {device}.");
+            return format!("Unknown device {device}.");
         };
         let device = state.devices.get(spot);
         let (Some(capacity), Some(free)) = (device.capacity(), device.free()) else {

@@ -114,7 +114,7 @@ fn first_picture(latent: &Tensor) -> Result<Tensor> {
         4 => latent.clone(),
         5 if latent.shape()[2] > 0 => latent.select(2, 0)?,
         _ => {
-            let reason = format!("a latent of shape {:?} is no picture", latent.shape());
+            let reason = format!("a latent of shape {:?} is not a picture", latent.shape());
             return Err(ModelError::invalid("preview", reason));
         }
     };

@@ -50,7 +50,7 @@ impl VisionConfig {
         let refuse = |reason: &str| Err(ModelError::unsupported(store.file(), reason));
         let patches = store.shape("vision_model.embeddings.patch_embedding.weight");
         let Some(&[hidden, 3, patch, _]) = patches else {
-            return refuse("this is no vision encoder of a known kind");
+            return refuse("this is not a vision encoder of a known kind");
         };
         let scaled = store.has("vision_model.encoder.layers.0.layer_scale1");
         let gated = store.has("vision_model.encoder.layers.0.mlp.weights_in.weight");

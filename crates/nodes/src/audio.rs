@@ -333,7 +333,7 @@ impl Node for AudioMerge {
             "multiply" => a.mul(&b)?,
             other => {
                 return Err(NodeError::value_error(format!(
-                    "there is no merge method {other:?}"
+                    "unknown merge method {other:?}"
                 )));
             }
         };

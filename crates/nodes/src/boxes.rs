@@ -261,7 +261,7 @@ fn canvas(background: Option<&Image>, width: usize, height: usize) -> Result<Ten
     };
     let [count, h, w, channels] = image.0.dims4()?;
     if count == 0 || h == 0 || w == 0 || channels < 3 {
-        return Err(NodeError::value_error("the background is no picture"));
+        return Err(NodeError::value_error("the background is not a picture"));
     }
     let first = image.0.narrow(0, 0, 1)?.narrow(3, 0, 3)?;
     if (w, h) == (width, height) {

@@ -239,7 +239,7 @@ fn model_sigmas(mut args: Args, _: &Cx) -> Result<Value, NodeError> {
     let (scheduler, sampler): (String, Option<String>) =
         (args.take("scheduler")?, args.take("sampler")?);
     let scheduler = Scheduler::named(&scheduler)
-        .ok_or_else(|| NodeError::value_error(format!("there is no scheduler {scheduler:?}")))?;
+        .ok_or_else(|| NodeError::value_error(format!("unknown scheduler {scheduler:?}")))?;
     let count = steps(args.take("steps")?)?;
     let denoise = args.take_or("denoise", 1.0)?;
     let sampler = sampler.and_then(|name| SamplerName::named(&name));
@@ -303,13 +303,13 @@ fn sample(mut args: Args, cx: &Cx) -> Result<Value, NodeError> {
         Some(Value::Bool(false)) => StartNoise::Drawn(Noise::Disabled),
         Some(value) => match as_tensor(&value) {
             Some(given) => StartNoise::Given(given.clone(), seed),
-            None => return Err(NodeError::type_error("the noise is no tensor")),
+            None => return Err(NodeError::type_error("the noise is not a tensor")),
         },
     };
     let sampler = match args.take::<Value>("sampler")? {
         Value::Str(name) => {
             let name = SamplerName::named(&name)
-                .ok_or_else(|| NodeError::value_error(format!("there is no sampler {name:?}")))?;
+                .ok_or_else(|| NodeError::value_error(format!("unknown sampler {name:?}")))?;
             Sampler::listed(name)
         }
         other => Sampler::try_from_value(other)?,

@@ -67,7 +67,7 @@ pub(crate) fn rounded(value: f64) -> Result<usize, NodeError> {
     if (0.0..1e9).contains(&whole) {
         Ok(whole as usize)
     } else {
-        Err(NodeError::value_error(format!("{value} is no size")))
+        Err(NodeError::value_error(format!("{value} is not a size")))
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn rounded(value: f64) -> Result<usize, NodeError> {
 pub(crate) fn hex_color(text: &str) -> Result<[f32; 3], NodeError> {
     let wrong = || {
         let shown: String = text.chars().take(20).collect();
-        NodeError::value_error(format!("{shown:?} is no colour of the form #rrggbb"))
+        NodeError::value_error(format!("{shown:?} is not a colour of the form #rrggbb"))
     };
     let digits = text.trim().trim_start_matches('#');
     let digits: Vec<u32> = digits

@@ -188,7 +188,7 @@ impl Node for HunyuanVideo15LatentUpscaleWithModel {
         })?;
         let cells = |pixels: i64| {
             usize::try_from(pixels / CELL)
-                .map_err(|_| NodeError::value_error(format!("{pixels} is no size")))
+                .map_err(|_| NodeError::value_error(format!("{pixels} is not a size")))
         };
         let crop = Crop::parse(&self.crop);
         let resized = common_upscale(samples, cells(width)?, cells(height)?, method, crop)?;

@@ -111,11 +111,11 @@ impl Node for NumberConvert {
 fn number_of_text(text: &str) -> Result<Number, NodeError> {
     let text = text.trim();
     if text.is_empty() {
-        return Err(NodeError::value_error("an empty text is no number"));
+        return Err(NodeError::value_error("an empty text is not a number"));
     }
     // A float has at most some hundred digits before it overflows; more cannot be meant.
     let shown: String = text.chars().take(100).collect();
-    let wrong = || NodeError::value_error(format!("{shown:?} is no number"));
+    let wrong = || NodeError::value_error(format!("{shown:?} is not a number"));
     if text.len() > 5000 {
         return Err(wrong());
     }
@@ -188,7 +188,7 @@ impl Node for ResolutionSelector {
 }
 
 fn resolution(label: &str, megapixels: f64, multiple: i64) -> Result<(i64, i64), NodeError> {
-    let wrong = || NodeError::value_error(format!("{label:?} is no ratio of the form 16:9"));
+    let wrong = || NodeError::value_error(format!("{label:?} is not a ratio of the form 16:9"));
     let ratio = label.split_whitespace().next().unwrap_or_default();
     let (w, h) = ratio.split_once(':').ok_or_else(wrong)?;
     let (w, h): (f64, f64) = (

@@ -175,7 +175,7 @@ impl Node for VoxelToMesh {
             "basic" => convert(cx, &self.voxel, blocks::mesh, self.threshold),
             "surface net" => convert(cx, &self.voxel, surface_net::mesh, self.threshold),
             other => Err(NodeError::value_error(format!(
-                "there is no mesh algorithm {other:?}"
+                "unknown mesh algorithm {other:?}"
             ))),
         }
     }

@@ -27,15 +27,15 @@ pub enum DeviceError {
         gpu::NAMES.join(":\", \"")
     )]
     Name { text: String },
-    #[error("there is no device {name}: {reason}")]
+    #[error("unknown device {name}: {reason}")]
     NoGpu { name: String, reason: String },
-    #[error("there is no device {name}; there are {}", known.join(", "))]
+    #[error("unknown device {name}; there are {}", known.join(", "))]
     Unknown { name: String, known: Vec<String> },
     #[error("the device {name} exists already")]
     Taken { name: String },
     #[error("{text:?} does not describe a device: it should be like \"sim:0=4GiB\"")]
     Description { text: String },
-    #[error("{text:?} is no size of memory: {reason}")]
+    #[error("{text:?} is not a size of memory: {reason}")]
     Size { text: String, reason: &'static str },
 }
 
@@ -816,7 +816,9 @@ pub fn parse_size(text: &str) -> Result<u64, DeviceError> {
     // Digits are added up exactly; of a fraction more than 12 digits are less than a byte.
     let digits = |text: &str| match text {
         "" => Ok(0),
-        _ => text.parse::<u128>().map_err(|_| wrong("it is no number")),
+        _ => text
+            .parse::<u128>()
+            .map_err(|_| wrong("it is not a number")),
     };
     let fraction = &fraction[..fraction.len().min(12)];
     let parts = digits(fraction)? * u128::from(factor) / 10u128.pow(fraction.len() as u32);
@@ -913,10 +915,7 @@ mod tests {
     #[test]
     fn a_gpu_that_is_not_there_is_said_so() {
         let error = Device::open("cuda:4000").unwrap_err().to_string();
-        assert!(
-            error.starts_with("there is no device cuda:4000: "),
-            "{error}"
-        );
+        assert!(error.starts_with("unknown device cuda:4000: "), "{error}");
         // A name alone opens none, whether it is there or not.
         for name in ["cuda:0", "cuda:4000"] {
             let error = Device::parse(name).unwrap_err();

@@ -66,7 +66,7 @@ _OURS = (frozenset(SAMPLER_NAMES), frozenset(SCHEDULER_NAMES))
 def calculate_sigmas(model_sampling, scheduler_name, steps):
     handler = SCHEDULER_HANDLERS.get(scheduler_name)
     if handler is None:
-        raise ValueError(f"there is no scheduler {scheduler_name!r}; there are {', '.join(SCHEDULER_HANDLERS)}")
+        raise ValueError(f"unknown scheduler {scheduler_name!r}; there are {', '.join(SCHEDULER_HANDLERS)}")
     owner = getattr(model_sampling, "fresco_patcher", None)
     if owner is not None and handler is _HANDLERS.get(scheduler_name):
         return models.method("model.sigmas", model=owner, scheduler=scheduler_name, steps=steps)

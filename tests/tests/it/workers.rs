@@ -178,10 +178,7 @@ fn a_prompt_that_names_a_device_runs_on_the_worker_that_has_it() {
 fn a_worker_that_cannot_be_is_refused_at_the_start() {
     let folder = tempfile::tempdir().unwrap();
     for (arguments, wanted) in [
-        (
-            vec!["--workers", "sim:0", "sim:5"],
-            "there is no device sim:5",
-        ),
+        (vec!["--workers", "sim:0", "sim:5"], "unknown device sim:5"),
         (vec!["--workers", "sim:0", "sim:0"], "named twice"),
         (vec!["--workers", "sim:0+cpu"], "name cpu alone"),
     ] {

@@ -152,7 +152,7 @@ fn nodes() -> Result<String> {
         serde_json::from_str(&text).context("`fresco nodes --json` did not print JSON")?;
     let nodes = nodes
         .as_object()
-        .context("the list of nodes is no object")?;
+        .context("the list of nodes is not an object")?;
     let field = |node: &serde_json::Value, key: &str| {
         node[key].as_str().unwrap_or_default().replace('|', "\\|")
     };

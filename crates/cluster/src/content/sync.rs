@@ -42,7 +42,9 @@ const MOST_COPIES: usize = 100;
 /// Why a file was not copied.
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
-    #[error("{folder}/{name} cannot be put here: {folder:?} is no folder for files of that name")]
+    #[error(
+        "{folder}/{name} cannot be put here: {folder:?} is not a folder for files of that name"
+    )]
     NoPlace { folder: String, name: String },
     #[error(
         "{path} is there already and has another content; move it away, or copy with --replace"

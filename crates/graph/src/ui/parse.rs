@@ -322,7 +322,7 @@ impl<'a> Parser<'a> {
                     Kind::Known
                 } else {
                     if self.unknown.insert(ty.clone()) {
-                        warnings.add(|| format!("node {id}: there is no node type {ty:?}"));
+                        warnings.add(|| format!("node {id}: unknown node type {ty:?}"));
                     }
                     Kind::Unknown(list(raw.get("widgets_values")).last().cloned())
                 }

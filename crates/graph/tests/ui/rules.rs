@@ -502,7 +502,7 @@ fn unknown_classes_come_out_nameless() {
         &Options::default(),
     );
     assert_eq!(nodes, "1 ? {\"UNKNOWN\":\"z\",\"i\":[\"2\",0]}\n2 ? {}");
-    assert_eq!(warnings, [r#"node 1: there is no node type "Nope""#]);
+    assert_eq!(warnings, [r#"node 1: unknown node type "Nope""#]);
 }
 
 /// A subgraph with a MODEL, a seed and a second seed going in, and a MODEL passing through, used by `nodes`.

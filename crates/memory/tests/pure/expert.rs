@@ -227,7 +227,7 @@ fn unknown_devices_are_listed() {
         assert_eq!(
             errors[1].to_string(),
             format!(
-                "unknown_device at {}: there is no device \"gpu\"; the devices are {kind}:0, {kind}:1, cpu",
+                "unknown_device at {}: unknown device \"gpu\"; the devices are {kind}:0, {kind}:1, cpu",
                 errors[1].position
             )
         );

@@ -202,7 +202,7 @@ fn an_unknown_device_is_given_up_at_once() {
         bench
             .registry
             .explain(&lease, "sim:99999")
-            .contains("no device")
+            .contains("nknown device")
     );
     drop(lease);
     bench.registry.prompt_ended("p");

@@ -43,7 +43,7 @@ impl AceConfig {
         let (dim, text) = shapes.matrix("genre_embedder.weight")?;
         let early = "proj_in.early_conv_layers.0.weight";
         let Some(&[early, channels, height, 1]) = store.shape(early) else {
-            return Err(shapes.unsupported(format!("{early} is no kernel over a column")));
+            return Err(shapes.unsupported(format!("{early} is not a kernel over a column")));
         };
         let first = "transformer_blocks.0";
         let wide = store.shape(&format!("{first}.ff.inverted_conv.conv.weight"));

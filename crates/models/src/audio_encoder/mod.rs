@@ -50,7 +50,7 @@ impl AudioEncoderConfig {
         }
         Err(ModelError::unsupported(
             store.file(),
-            "this is no audio encoder of a known kind: wav2vec2 and Whisper are known",
+            "this is not an audio encoder of a known kind: wav2vec2 and Whisper are known",
         ))
     }
 

@@ -34,7 +34,7 @@ impl AuraFlowConfig {
         let (dim, values) = shapes.matrix("init_x_linear.weight")?;
         let rows = |key: &str| match store.shape(key) {
             Some(&[_, rows, width]) if width == dim => Ok(rows),
-            _ => Err(shapes.unsupported(format!("{key} is no table of {dim} channels"))),
+            _ => Err(shapes.unsupported(format!("{key} is not a table of {dim} channels"))),
         };
         let places = rows("positional_encoding")?;
         let side = (places as f64).sqrt() as usize;

@@ -91,7 +91,7 @@ impl CascadeConfig {
         let columns = |key: &str| -> Result<(usize, usize)> {
             match store.shape(key) {
                 Some(&[rows, columns] | &[rows, columns, 1, 1]) => Ok((rows, columns)),
-                _ => Err(shapes.unsupported(format!("{key} is no matrix"))),
+                _ => Err(shapes.unsupported(format!("{key} is not a matrix"))),
             }
         };
         let (cond, stage, joined) = if shapes.has("clip_txt_mapper.weight") {
@@ -172,7 +172,7 @@ fn levels(store: &WeightStore, way: &str) -> Result<Vec<CascadeLevel>> {
             } else if has("kv_mapper.1.weight") {
                 Part::Attention
             } else {
-                let reason = format!("{list}.{at} is no part that is known");
+                let reason = format!("{list}.{at} is not a part that is known");
                 return Err(shapes.unsupported(reason));
             });
         }

@@ -51,7 +51,7 @@ impl EncodeArgs<'_> {
                  with the text encoder of another family of models. Load the one that belongs to this model"
             )),
             shape => wrong(format!(
-                "the {kind} conditioning has shape {shape:?}, which is no text"
+                "the {kind} conditioning has shape {shape:?}, which is not a text"
             )),
         }
     }

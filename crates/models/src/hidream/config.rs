@@ -46,7 +46,7 @@ impl HiDreamConfig {
             Ok(shapes.matrix(&format!("{first}.{name}.weight"))?.0)
         };
         if values % (PATCH * PATCH) != 0 {
-            return Err(shapes.unsupported(format!("a token of {values} values is no square")));
+            return Err(shapes.unsupported(format!("a token of {values} values is not a square")));
         }
         let last = format!("caption_projection.{}.linear.weight", double + single);
         Ok(Self {

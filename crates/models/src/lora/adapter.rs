@@ -91,7 +91,7 @@ pub struct Adapter {
 pub(super) fn matrix(what: &str, t: &Stored) -> Result<(usize, usize), String> {
     match t.shape() {
         [rows, rest @ ..] if !rest.is_empty() => Ok((*rows, rest.iter().product())),
-        other => Err(format!("{what} has shape {other:?}, which is no matrix")),
+        other => Err(format!("{what} has shape {other:?}, which is not a matrix")),
     }
 }
 
@@ -111,7 +111,7 @@ fn plain_matrix(what: &str, t: &Stored) -> Result<(usize, usize), String> {
     match *t.shape() {
         [rows, columns] => Ok((rows, columns)),
         _ => Err(format!(
-            "{what} has shape {:?}, which is no matrix",
+            "{what} has shape {:?}, which is not a matrix",
             t.shape()
         )),
     }

@@ -109,7 +109,7 @@ impl LuminaConfig {
         let (_, caption) = shapes.matrix("cap_embedder.1.weight")?;
         let (time, _) = shapes.matrix("t_embedder.mlp.0.weight")?;
         if !values.is_multiple_of(PATCH * PATCH) {
-            return Err(shapes.unsupported(format!("a token of {values} values is no square")));
+            return Err(shapes.unsupported(format!("a token of {values} values is not a square")));
         }
         let head = block.head();
         let (axes, theta, time_scale) = match block.modulation {

@@ -345,7 +345,7 @@ impl MiniMaxNetwork {
         let (out, out_sound) = self.pass(&sequence, input.hooks)?;
         let last = |x: &Tensor, count: usize| x.narrow(1, x.shape()[1] - count, count);
         let &[_, _, t, h, w] = video.shape() else {
-            return Err(ModelError::invalid("latent", "it is no video"));
+            return Err(ModelError::invalid("latent", "it is not a video"));
         };
         let size = [t, h.div_ceil(PATCH), w.div_ceil(PATCH)];
         let own = last(&out, size.iter().product())?;

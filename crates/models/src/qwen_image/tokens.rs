@@ -28,7 +28,7 @@ impl TokenGrid {
 /// A latent (b, c, t, h, w) as tokens (b, n, c * 4) with their grid.
 pub(super) fn tokens(x: &Tensor) -> Result<(Tensor, TokenGrid)> {
     let &[b, c, t, h, w] = x.shape() else {
-        let reason = format!("shape {:?} is no latent of five dimensions", x.shape());
+        let reason = format!("shape {:?} is not a latent of five dimensions", x.shape());
         return Err(ModelError::invalid("latent", reason));
     };
     let frames = x.permute(&[0, 2, 1, 3, 4])?.reshape([b * t, c, h, w])?;

@@ -54,7 +54,8 @@ pub fn vector(seen: &[SeenPicture], seed: u64, merge: f64, width: usize) -> Resu
         let [items, wide] = match *picture.embeds.shape() {
             [items, wide] => [items, wide],
             ref shape => {
-                let reason = format!("a vision network gave shape {shape:?}, which is no vector");
+                let reason =
+                    format!("a vision network gave shape {shape:?}, which is not a vector");
                 return Err(ModelError::invalid("conditioning", reason));
             }
         };

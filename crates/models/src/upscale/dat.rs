@@ -50,7 +50,7 @@ fn split(keys: &UpscaleKeys) -> Result<Size> {
     };
     side(height)
         .zip(side(width))
-        .ok_or_else(|| keys.refused(format!("{name} is no table of distances")))
+        .ok_or_else(|| keys.refused(format!("{name} is not a table of distances")))
 }
 
 pub(super) fn find(keys: &UpscaleKeys) -> Result<Option<FoundKind>> {

@@ -11,7 +11,7 @@ pub(crate) fn each_film(
     mut f: impl FnMut(Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     if x.rank() != 5 || x.is_empty() {
-        let reason = format!("shape {:?} is no batch of films", x.shape());
+        let reason = format!("shape {:?} is not a batch of films", x.shape());
         return Err(ModelError::invalid(what, reason));
     }
     let mut made = Vec::new();

@@ -322,7 +322,7 @@ impl Vae {
     fn planes(&self, images: &Tensor) -> Result<Tensor> {
         let range = self.facts.pixels("VAE encode")?;
         let [_, h, w, c] = *images.shape() else {
-            let reason = format!("shape {:?} is no batch of pictures", images.shape());
+            let reason = format!("shape {:?} is not a batch of pictures", images.shape());
             return Err(ModelError::invalid("VAE encode", reason));
         };
         let ratio = self.ratio();

@@ -679,7 +679,7 @@ fn in_parts(
     mut f: impl FnMut(Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     let [b, _, h, w] = *x.shape() else {
-        let reason = format!("shape {:?} is no batch of pictures", x.shape());
+        let reason = format!("shape {:?} is not a batch of pictures", x.shape());
         return Err(ModelError::invalid(what, reason));
     };
     if b == 0 || h == 0 || w == 0 {

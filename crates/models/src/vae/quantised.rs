@@ -59,7 +59,7 @@ impl QuantisedConfig {
         let down = parts(store, "down_blocks")?;
         let up = parts(store, "up_blocks")?;
         let &[values, outer, ..] = store.shape("out_block.0.weight").unwrap_or_default() else {
-            return Err(Shapes(store).unsupported("out_block.0.weight is no layer"));
+            return Err(Shapes(store).unsupported("out_block.0.weight is not a layer"));
         };
         let Some(QuantisedPart::Latent { input: latent, .. }) = up.first().copied() else {
             return Err(Shapes(store).unsupported("up_blocks.0 does not take a latent"));

@@ -225,7 +225,7 @@ impl TalkControl {
         };
         if kc > c || kt > t || (kh, kw) != (h, w) {
             let reason = format!(
-                "its known frames have shape {:?}, which is no beginning of {:?}",
+                "its known frames have shape {:?}, which is not a beginning of {:?}",
                 known.shape(),
                 x.shape()
             );

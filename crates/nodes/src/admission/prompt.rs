@@ -269,7 +269,7 @@ impl LoaderNode<'_> {
             let found = find_file(folders, folder, name).ok()?;
             paths.push(found.unwrap_or_else(|| {
                 // A name without a file stays a name: nothing outside the folders is looked at.
-                missing = Some(format!("there is no {name} in the folder {folder}"));
+                missing = Some(format!("{name} is not in the folder {folder}"));
                 PathBuf::from(name)
             }));
         }

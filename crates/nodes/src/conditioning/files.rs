@@ -39,7 +39,7 @@ impl Node for ConditioningLoader {
         let path = file.path();
         if file.info(TOKENS).is_none() {
             return Err(NodeError::value_error(format!(
-                "{} holds no tensor '{TOKENS}': it is no conditioning that the node Save Conditioning wrote",
+                "{} holds no tensor '{TOKENS}': it is not a conditioning that the node Save Conditioning wrote",
                 path.display()
             )));
         }

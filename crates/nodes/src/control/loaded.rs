@@ -149,7 +149,10 @@ impl LoadedControl {
             planes => planes,
         };
         let &[count, _, ref frames @ .., rows, columns] = latent.shape() else {
-            return Err(ModelError::invalid("control net", "its hint is no latent"));
+            return Err(ModelError::invalid(
+                "control net",
+                "its hint is not a latent",
+            ));
         };
         let frames = frames.first().copied();
         let mut parts = vec![latent.clone()];

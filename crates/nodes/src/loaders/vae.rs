@@ -66,7 +66,7 @@ fn taesd(cx: &Cx, name: &str, scale: f32, shift: f32) -> Result<LoadedVae, NodeE
         let start = format!("{name}_{half}.");
         let found = listed.iter().find(|file| file.starts_with(&start));
         let found = found.ok_or_else(|| {
-            let message = format!("there is no {start}* in the folder vae_approx");
+            let message = format!("the folder vae_approx has no {start}*");
             NodeError::file_not_found(message)
         })?;
         let file = open_model(cx, "vae_approx", found)?;

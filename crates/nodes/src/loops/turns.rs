@@ -120,7 +120,8 @@ impl FrescoLoop {
     fn number(&self, name: &str) -> Result<i64, NodeError> {
         let value = self.setting(name);
         let number = value.as_int().and_then(|n| i64::try_from(n).ok());
-        number.ok_or_else(|| NodeError::type_error(format!("{name} of a loop is no whole number")))
+        number
+            .ok_or_else(|| NodeError::type_error(format!("{name} of a loop is not a whole number")))
     }
 
     fn turns(&self) -> Result<Turns, NodeError> {

@@ -72,7 +72,7 @@ impl Node for GetIcLoraParameters {
                 let number = number.filter(|n| n.is_finite() && *n <= MOST);
                 let number = number.ok_or_else(|| {
                     NodeError::value_error(format!(
-                        "the LoRA says that its references are {said:?} times smaller, which is no number up to {MOST}"
+                        "the LoRA says that its references are {said:?} times smaller, which is not a number up to {MOST}"
                     ))
                 })?;
                 number.round_ties_even().max(1.0) as usize

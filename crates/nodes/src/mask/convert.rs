@@ -51,7 +51,9 @@ impl Node for ImageToMask {
         let index = ["red", "green", "blue", "alpha"]
             .iter()
             .position(|c| *c == self.channel)
-            .ok_or_else(|| NodeError::value_error(format!("{:?} is no channel", self.channel)))?;
+            .ok_or_else(|| {
+                NodeError::value_error(format!("{:?} is not a channel", self.channel))
+            })?;
         if index >= channels {
             return Err(NodeError::failed(
                 "IndexError",

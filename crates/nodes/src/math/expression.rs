@@ -564,7 +564,7 @@ impl Names<'_> {
             ))),
             _ => Err(NodeError::failed(
                 "NameError",
-                format!("there is no function '{name}'"),
+                format!("unknown function '{name}'"),
             )),
         }
     }
@@ -745,7 +745,7 @@ mod tests {
                 "__import__('os')",
                 "SyntaxError: '\\'' has no meaning in an expression",
             ),
-            ("open(1)", "NameError: there is no function 'open'"),
+            ("open(1)", "NameError: unknown function 'open'"),
             (
                 "pow(2, 5000)",
                 "ValueError: pow: the exponent 5000 is beyond 4000",

@@ -44,7 +44,7 @@ impl Known {
             let known: Vec<String> = self.devices.iter().map(Device::name).collect();
             let known = known.join(", ");
             NodeError::value_error(format!(
-                "{input}: there is no device {name:?}; there are {known}"
+                "{input}: unknown device {name:?}; there are {known}"
             ))
         })
     }

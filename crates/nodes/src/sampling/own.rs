@@ -225,7 +225,7 @@ impl OwnGuider {
             given.resize(7, Value::Null);
             let field = |at: usize, what: &str| {
                 let found = as_tensor(&given[at]).cloned();
-                found.ok_or_else(|| NodeError::type_error(format!("{what} is no tensor")))
+                found.ok_or_else(|| NodeError::type_error(format!("{what} is not a tensor")))
             };
             let noise = StartNoise::Given(field(0, "the noise of a guider")?, seed);
             let mut latent = Latent::new(field(1, "the latent of a guider")?);

@@ -111,7 +111,7 @@ fn maker(model: &Model, method: Method, cx: &Cx) -> Option<preview::Previewer> {
                 return Some(preview::Previewer::Colours(colours));
             }
             tracing::warn!(
-                "{}: fresco.latent_rgb is no table of colours for {channels} channels",
+                "{}: fresco.latent_rgb is not a table of colours for {channels} channels",
                 model.base.name()
             );
         }
@@ -126,7 +126,7 @@ fn maker(model: &Model, method: Method, cx: &Cx) -> Option<preview::Previewer> {
             Ok(Some(decoder)) => return Some(decoder),
             Ok(None) => {
                 let name = format.taesd.unwrap_or(format.name);
-                rough(&format!("there is no {name} in the folder vae_approx"));
+                rough(&format!("{name} is not in the folder vae_approx"));
             }
             Err(e) => rough(e.message()),
         }
@@ -142,7 +142,7 @@ fn named(name: &str, channels: usize, cx: &Cx) -> Result<Arc<Taesd>, NodeError> 
     let file = file.ok_or_else(|| {
         // The name is what a stranger wrote into a file.
         let shown: String = name.chars().take(100).collect();
-        NodeError::file_not_found(format!("there is no {shown:?} in the folder vae_approx"))
+        NodeError::file_not_found(format!("{shown:?} is not in the folder vae_approx"))
     })?;
     let decoder = Taesd::previewer(&WeightStore::open(
         open_model(cx, "vae_approx", file)?,

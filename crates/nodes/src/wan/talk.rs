@@ -223,7 +223,7 @@ fn windows(
     let values = count * width;
     let window = config.window(values).ok_or_else(|| {
         NodeError::value_error(format!(
-            "the patch hears {} values of sound at a time, which is no odd number of pictures with {count} layers of {width}: \
+            "the patch hears {} values of sound at a time, which is not an odd number of pictures with {count} layers of {width}: \
              it was made for another audio encoder",
             config.first
         ))

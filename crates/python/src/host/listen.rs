@@ -52,13 +52,13 @@ impl Host {
         if let Some(method) = name.strip_prefix("fresco.") {
             let run = || outside.method(method, Args(args), &cx);
             let answer = fresco_tensor::cancel::with(&flag, run)
-                .ok_or_else(|| wrong(&format!("there is no method {method}")))??;
+                .ok_or_else(|| wrong(&format!("unknown method {method}")))??;
             let value = encoder.value(&answer, None).map_err(NodeError::runtime)?;
             return Ok((value, encoder.numbers));
         }
         let class = outside
             .node(name)
-            .ok_or_else(|| wrong(&format!("there is no built-in node {name}")))?;
+            .ok_or_else(|| wrong(&format!("unknown built-in node {name}")))?;
         let run = || match class.call(Args(args), &cx.for_call(0))? {
             Flow::Done(output) => Ok(output),
             Flow::Later(future) => crate::class::block_on(future),
@@ -277,7 +277,7 @@ impl Listener for Host {
                     let info = host.outside().and_then(|outside| outside.node_info(name));
                     plain(
                         info.map(Value::from)
-                            .ok_or_else(|| format!("there is no built-in node {name}")),
+                            .ok_or_else(|| format!("unknown built-in node {name}")),
                     )
                 }
                 "make_room" => plain(match host.outside() {
@@ -294,7 +294,7 @@ impl Listener for Host {
                     Some(outside) => outside.queue(&asked),
                     None => Err("the program is still starting".to_owned()),
                 }),
-                other => plain(Err(format!("there is no question {other:?}"))),
+                other => plain(Err(format!("unknown question {other:?}"))),
             };
             match answer {
                 Ok((value, numbers)) => live.channel.reply(number, value, numbers),

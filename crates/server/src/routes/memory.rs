@@ -57,7 +57,7 @@ macro_rules! reply_of {
 /// Why the memory room does not do it, with the model's name.
 fn refused(refusal: Refusal, id: &str) -> ApiError {
     let (code, text) = match refusal {
-        Refusal::Unknown => (Code::NoSuchModel, format!("there is no model {id}")),
+        Refusal::Unknown => (Code::NoSuchModel, format!("unknown model {id}")),
         Refusal::Invalid(problems) => (Code::BadMemoryRequest, problems.join("; ")),
         Refusal::Leased => (Code::ModelInUse, format!("the model {id} is in use")),
         Refusal::Pinned => (Code::ModelPinned, format!("the model {id} is pinned")),
@@ -89,7 +89,7 @@ fn workers(request: &Request) -> Result<Registries, ApiError> {
     all.of(wanted.as_deref()).ok_or_else(|| {
         let name = wanted.unwrap_or_default();
         let known = all.names().join(", ");
-        let text = format!("there is no worker {name:?}; there are {known}");
+        let text = format!("unknown worker {name:?}; there are {known}");
         ApiError::coded(Code::BadMemoryRequest, text)
     })
 }
@@ -252,10 +252,7 @@ async fn known_devices(
     match wanted.iter().find(|name| !known.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => {
-            let text = format!(
-                "there is no device {name:?}; there are {}",
-                known.join(", ")
-            );
+            let text = format!("unknown device {name:?}; there are {}", known.join(", "));
             Err(ApiError::coded(code, text))
         }
     }
@@ -314,7 +311,7 @@ pub(crate) async fn set_policy(mut request: Request) -> Answer {
     }
     let policy = Policy::parse(&policy).ok_or_else(|| {
         let known = Policy::SPELLINGS;
-        bad(&format!("there is no policy {policy:?}; there are {known}"))
+        bad(&format!("unknown policy {policy:?}; there are {known}"))
     })?;
     let command = MemoryCommand::SetPolicy {
         id: id.clone(),

@@ -64,7 +64,7 @@ async fn bad_requests_to_free_say_what_is_wrong() {
     let before = room.registry.last_seq();
     let (primary, other) = (&room.primary, &room.other);
     let unknown = format!(r#"{{"unload_models":true,"devices":["{other}","sim:999"]}}"#);
-    let known = format!(r#"no device "sim:999"; there are cpu, {primary}, {other}"#);
+    let known = format!(r#"unknown device "sim:999"; there are cpu, {primary}, {other}"#);
     for (body, why) in [
         ("", "not JSON"),
         ("{", "not JSON"),
@@ -450,11 +450,11 @@ async fn policies_are_set_and_models_dropped() {
     let details = bad.get("error").unwrap().get("details").unwrap();
     assert_eq!(
         details.as_str(),
-        Some(r#"there is no policy "always"; there are auto, keep, pin, eject_after, ttl:SECONDS"#)
+        Some(r#"unknown policy "always"; there are auto, keep, pin, eject_after, ttl:SECONDS"#)
     );
     for body in [r#"{"policy":"keep"}"#, r#"{"policy":"release_now"}"#] {
         let gone = patch("/memory/models/gone", body).await.expect(404);
-        assert!(gone.text().contains("there is no model gone"));
+        assert!(gone.text().contains("unknown model gone"));
     }
     delete("/memory/models/gone").await.expect(404);
 
@@ -579,7 +579,7 @@ async fn plans_can_be_asked_for() {
         (
             r#","virtual_vram_gb":2000000,"donor_device":"cuda:1""#,
             [
-                "no device \"cuda:1\"; there are cuda:0, cpu",
+                "unknown device \"cuda:1\"; there are cuda:0, cpu",
                 "2000000 GB of virtual memory cannot be meant",
             ],
         ),
@@ -610,7 +610,7 @@ async fn plans_can_be_asked_for() {
         ),
         (
             r#"{"weights_id":"x","compute_device":"sim:999"}"#,
-            "no device",
+            "unknown device",
         ),
     ] {
         let got = plan(bad).await.expect(400).json();

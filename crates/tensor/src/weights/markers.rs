@@ -155,7 +155,7 @@ fn beside(file: &dyn WeightFile, name: &str) -> Result<Marker, WeightError> {
     let stored = file.read(name)?;
     let value: Value = serde_json::from_slice(stored.bytes())
         .map_err(|e| bad(file, name, format!("its JSON cannot be read: {e}")))?;
-    Marker::parse(&value).ok_or_else(|| bad(file, name, "its JSON is no object"))
+    Marker::parse(&value).ok_or_else(|| bad(file, name, "its JSON is not an object"))
 }
 
 /// The layers of the first kind of scaled files: all that have a scale.

@@ -176,13 +176,16 @@ fn bad_pickles_are_refused_with_a_reason() {
     check(b"N(\x85.", &at("its stack is empty", 2));
     check(b"t.", &at("a mark is missing", 0));
     check(b"}(Nu.", &at("a key has no value", 3));
-    check(b"NNa.", &at("it appends to something that is no list", 2));
+    check(
+        b"NNa.",
+        &at("it appends to something that is not a list", 2),
+    );
     check(
         b"]NNs.",
-        &at("it sets items of something that is no dictionary", 3),
+        &at("it sets items of something that is not a dictionary", 3),
     );
     check(b"h\x07.", &at("it recalls a value that it never kept", 0));
-    check(b"NN\x93.", &at("the name of a global is no text", 2));
+    check(b"NN\x93.", &at("the name of a global is not a text", 2));
     check(
         b"ca\nb\nNR.",
         &at("the arguments of a call are no tuple", 6),
@@ -192,7 +195,7 @@ fn bad_pickles_are_refused_with_a_reason() {
     check(b"NQ.", &at("a storage is not named by a tuple", 1));
     check(
         b"K\x01\x85Q.",
-        &at("it refers to something that is no storage", 3),
+        &at("it refers to something that is not a storage", 3),
     );
     check(b"X\xff\xff\xff\x7fabc", "it ends early");
     check(b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffabc", "it ends early");
@@ -257,7 +260,7 @@ fn tensors_outside_their_storage_are_refused() {
     );
     refused(
         tensor(4, b"K\x00", b"N", b")"),
-        "the shape of a tensor is no tuple",
+        "the shape of a tensor is not a tuple",
     );
     // The storage is named, but the list of keys is empty.
     refused(

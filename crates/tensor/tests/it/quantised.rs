@@ -296,7 +296,7 @@ fn what_is_wrong_is_named() {
             "\"int3\" is not known",
         ),
         (int8, "comfy_quant", Some(json("{")), "JSON"),
-        (int8, "comfy_quant", Some(json("[1]")), "no object"),
+        (int8, "comfy_quant", Some(json("[1]")), "not an object"),
         (
             int8,
             "comfy_quant",

@@ -57,7 +57,7 @@ fn network(golden: &Golden, device: &Device, report: &mut Report<'_>) -> Result<
             .iter()
             .map(|shape| match sizes(shape).as_deref() {
                 Some(&[_, h, w]) => Ok((h, w)),
-                _ => bail!("{shape} is no size of a picture"),
+                _ => bail!("{shape} is not a size of a picture"),
             })
             .collect::<Result<_>>()?;
         let x = golden.tensor(&format!("{number}.x"))?;

@@ -241,7 +241,7 @@ impl UNetConfig {
                 _ => First::Conv,
             };
             if (first == First::Conv) != (number == 0) {
-                let reason = format!("input_blocks.{number} is no block of a UNet");
+                let reason = format!("input_blocks.{number} is not a block of a UNet");
                 return Err(ModelError::unsupported(store.file(), reason));
             }
             if first == First::Residual {

@@ -174,7 +174,10 @@ impl Trunk {
     ) -> Result<()> {
         let refuse = |reason: String| Err(ModelError::invalid("unet", reason));
         let [b, c, h, w] = *x.shape() else {
-            return refuse(format!("a latent of shape {:?} is no picture", x.shape()));
+            return refuse(format!(
+                "a latent of shape {:?} is not a picture",
+                x.shape()
+            ));
         };
         if b == 0 || h == 0 || w == 0 {
             return refuse(format!("a latent of shape {:?} is empty", x.shape()));

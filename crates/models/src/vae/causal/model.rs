@@ -211,7 +211,7 @@ impl CausalVae {
         mut sink: impl FnMut(usize, Tensor) -> Result<()>,
     ) -> Result<()> {
         let &[b, _, t, h, w] = x.shape() else {
-            let reason = format!("shape {:?} is no batch of videos", x.shape());
+            let reason = format!("shape {:?} is not a batch of videos", x.shape());
             return Err(ModelError::invalid(what, reason));
         };
         if b == 0 || t == 0 || h == 0 || w == 0 {

@@ -169,7 +169,7 @@ impl Autoencoder for PieceVae {
 /// Every value by the mean and deviation of its colour, of (b, 3, t, h, w).
 fn colours(x: &Tensor, f: impl Fn(f32, (f32, f32)) -> f32) -> Result<Tensor> {
     let &[_, 3, t, h, w] = x.shape() else {
-        let reason = format!("shape {:?} is no video in colours", x.shape());
+        let reason = format!("shape {:?} is not a video in colours", x.shape());
         return Err(ModelError::invalid("VAE", reason));
     };
     let plane = (t * h * w).max(1);
@@ -194,7 +194,7 @@ fn faded(before: &Tensor, after: &Tensor) -> Result<Tensor> {
 /// Runs a network on each item of (b, c, t, h, w), as frames (t, h, w, c), and joins what it makes.
 fn each(x: &Tensor, what: &'static str, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     if x.rank() != 5 || x.is_empty() {
-        let reason = format!("shape {:?} is no batch of videos", x.shape());
+        let reason = format!("shape {:?} is not a batch of videos", x.shape());
         return Err(ModelError::invalid(what, reason));
     }
     let mut made = Vec::new();

@@ -216,7 +216,7 @@ fn items(
     mut f: impl FnMut(Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     if x.rank() != 5 || x.is_empty() {
-        let reason = format!("shape {:?} is no batch of videos", x.shape());
+        let reason = format!("shape {:?} is not a batch of videos", x.shape());
         return Err(ModelError::invalid(what, reason));
     }
     let mut made = Vec::new();

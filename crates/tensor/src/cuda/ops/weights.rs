@@ -53,7 +53,7 @@ impl Elements<'_> {
 
 /// The sizes of a layer's matrix.
 pub(super) fn shape(weight: &CudaValue) -> Result<MatrixShape> {
-    let none = || TensorError::invalid(OP, "the value is no matrix");
+    let none = || TensorError::invalid(OP, "the value is not a matrix");
     weight.matrix().ok_or_else(none)
 }
 

@@ -285,7 +285,7 @@ impl<'a, 'b> Machine<'a, 'b> {
         match self.top()? {
             Node::List(list) => list.extend(items),
             Node::Object(object) => object.elements.extend(items),
-            _ => return Err(self.problem("it appends to something that is no list")),
+            _ => return Err(self.problem("it appends to something that is not a list")),
         }
         Ok(())
     }
@@ -294,7 +294,7 @@ impl<'a, 'b> Machine<'a, 'b> {
         match self.top()? {
             Node::Dict(dict) => dict.extend(items),
             Node::Object(object) => object.items.extend(items),
-            _ => return Err(self.problem("it sets items of something that is no dictionary")),
+            _ => return Err(self.problem("it sets items of something that is not a dictionary")),
         }
         Ok(())
     }
@@ -318,7 +318,7 @@ impl<'a, 'b> Machine<'a, 'b> {
         let names = self.pop_some(2)?;
         let [module, name] = [0, 1].map(|i| &self.nodes[names[i] as usize]);
         let (Node::Text(module), Node::Text(name)) = (module, name) else {
-            return Err(self.problem("the name of a global is no text"));
+            return Err(self.problem("the name of a global is not a text"));
         };
         let global = format!("{module}.{name}").into();
         self.add(Node::Global(global))

@@ -106,7 +106,7 @@ pub(super) fn storage(nodes: &[Node], storages: &mut Storages, id: Id) -> Result
         Some(Node::Text(kind)) if &**kind == "module" => {
             return Ok(Node::Object(Box::default()));
         }
-        _ => return Err("it refers to something that is no storage"),
+        _ => return Err("it refers to something that is not a storage"),
     }
     let (Some(Node::Global(class)), Some(Node::Text(key)), Some(Node::Int(count))) =
         (part(1), part(2), part(4))
@@ -201,7 +201,7 @@ fn ordered(nodes: &[Node], arguments: &[Id]) -> Result<Called> {
 
 fn numbers(nodes: &[Node], id: Id) -> Result<Vec<u64>> {
     let (Node::Tuple(items) | Node::List(items)) = node(nodes, id) else {
-        return Err("the shape of a tensor is no tuple");
+        return Err("the shape of a tensor is not a tuple");
     };
     let number = |&id: &Id| match node(nodes, id) {
         Node::Int(n) => u64::try_from(*n).map_err(|_| "the shape of a tensor is negative"),
@@ -228,7 +228,7 @@ fn tensor(
         return Ok(Called::Unknown);
     };
     let Node::Int(offset) = node(nodes, offset) else {
-        return Err("the position of a tensor is no number");
+        return Err("the position of a tensor is not a number");
     };
     let offset = u64::try_from(*offset).map_err(|_| "the position of a tensor is negative")?;
     let shape = numbers(nodes, shape)?;
