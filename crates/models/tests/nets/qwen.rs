@@ -660,7 +660,7 @@ fn bad_conditions_are_told() {
         "{error}"
     );
     let error = encoded(&Cond::default(), &config).unwrap_err().to_string();
-    assert!(error.contains("not a text"), "{error}");
+    assert!(error.contains("no text for this model"), "{error}");
     let with = |shape: &[usize]| {
         let mut cond = text(48);
         let latent = Tensor::zeros(shape).unwrap();
