@@ -1,6 +1,6 @@
-//! Jobs that are kept elsewhere: from whoever brings them straight to the worker that waits, and their ends straight back.
+//! Jobs that are kept elsewhere: from the process that brings them straight to the worker that waits, and their ends straight back.
 //!
-//! There is no thread here. Whoever calls does the little that is to be done, so that a job of another process costs this one neither
+//! The passer has no thread of its own. The caller does the little that is to be done, so that a job of another process costs this one neither
 //! a database nor a way through one more thread.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -44,7 +44,7 @@ pub trait JobSource: Send + Sync {
     /// Hands out no more jobs until the process ends.
     fn drain(&self) -> Reply<()>;
 
-    /// The process is about to end because somebody wants that.
+    /// The process is about to end because a user or the system stops it.
     fn stopping(&self) -> Reply<()>;
 
     /// Ends in order: workers that wait get [`Next::Closed`].
@@ -59,7 +59,7 @@ pub trait JobSource: Send + Sync {
 /// The question for the next job, on its way.
 pub struct NextReply {
     reply: Reply<Next>,
-    /// Where whoever answers does not look at the clock.
+    /// When the caller stops waiting, where the source that answers does not look at the clock itself.
     deadline: Option<Instant>,
 }
 

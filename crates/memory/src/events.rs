@@ -1,4 +1,4 @@
-//! What happened: a ring of events, and whoever listens.
+//! What happened: a ring of events, and their listeners.
 //!
 //! Events are numbered under the registry's lock and handed out after it was given back, in their order: a listener
 //! may ask the registry anything.

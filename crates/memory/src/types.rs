@@ -257,7 +257,7 @@ impl SetBy {
     }
 }
 
-/// A request that somebody made from outside.
+/// A request of a client of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ApiRequest {
     Free,

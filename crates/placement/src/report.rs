@@ -54,7 +54,7 @@ pub enum StepAction {
     Evict,
     /// It leaves the main memory too.
     Release,
-    /// As soon as nobody uses it.
+    /// As soon as no prompt uses it.
     Defer,
     /// It is brought onto the device, as far as there is room.
     Load,

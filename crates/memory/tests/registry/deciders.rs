@@ -55,7 +55,7 @@ fn consistent(bench: &Bench) {
     }
 }
 
-/// The first wish of somebody that a reason speaks of.
+/// The first claimant's wish that a reason names.
 fn wish_of(reason: &Reason) -> Option<&Wish> {
     let wish = match reason {
         Reason::HeldByOther(Some(wish))

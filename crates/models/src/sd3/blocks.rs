@@ -40,7 +40,7 @@ pub(crate) enum StreamRole {
     Plain,
     /// With a second attention of its own.
     Dual,
-    /// The prompt in the last block, after which nobody needs it.
+    /// The prompt in the last block, after which no block needs it.
     Ends,
 }
 

@@ -150,7 +150,7 @@ pub(crate) async fn add_plans(
     Ok(plan)
 }
 
-/// How a load would go at the worker that a request names, or at the first that can have it; none where nobody elsewhere can.
+/// How a load would go at the worker that a request names, or at the first that can have it; none where no other worker can.
 pub(crate) async fn load_plan(
     request: &Request,
     command: &MemoryCommand,
@@ -217,7 +217,7 @@ fn in_time(events: &mut Vec<EventState>, most: usize) {
 /// The answers of all workers; the outer error says why one does not answer.
 type WorkerAnswers = Vec<(WorkerFacts, Result<MemoryAnswer, String>)>;
 
-/// All at once: one that does not answer keeps nobody waiting but whoever asked. None where there are none, or the request names one.
+/// All workers are asked at once: one that does not answer delays this request alone. None where there are none, or the request names one.
 async fn ask_all(
     request: &Request,
     command: &MemoryCommand,

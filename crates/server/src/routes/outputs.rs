@@ -72,7 +72,7 @@ impl Wanted {
     }
 }
 
-/// What became of files that somebody wants away.
+/// What became of files that a client wants to be deleted.
 #[derive(Serialize)]
 struct DeletionAnswer {
     deleted: Vec<Wanted>,

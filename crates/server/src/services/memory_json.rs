@@ -73,7 +73,7 @@ fn text(text: impl ToString) -> Arc<str> {
     text.to_string().into()
 }
 
-/// Empty texts stand for nobody.
+/// An empty text stands for no client.
 fn name(text: &Arc<str>) -> Option<Arc<str>> {
     (!text.is_empty()).then(|| Arc::clone(text))
 }
