@@ -132,7 +132,7 @@ fn rank_words(rank: EvictionRank) -> &'static str {
         EvictionRank::Held => "in use by a prompt, but not now",
         EvictionRank::Kept => "kept, but the room is needed",
         EvictionRank::KeptAndHeld => "kept and in use by a prompt, but the room is needed now",
-        EvictionRank::Pinned => "pinned, but there is no other way",
+        EvictionRank::Pinned => "pinned, but ejecting every other model is not enough",
     }
 }
 
@@ -195,7 +195,7 @@ fn node_place(place: &NodePlace) -> String {
     claimant(&place.node, &place.client)
 }
 
-/// `node 4 of client 8f3a`; without a client where nobody named one.
+/// `node 4 of client 8f3a`; without the client where the request named none.
 fn claimant(node: &str, client: &str) -> String {
     if client.is_empty() {
         format!("node {node}")
@@ -266,7 +266,7 @@ fn sentence(event: &Event) -> Option<String> {
             )
         }
         "model.released" => {
-            // Ejected is what its own policy made go, not what somebody took.
+            // A model is ejected by its own policy; what a request takes away is released.
             let own = event.set_by.as_ref().map(SetBy::origin);
             let ejected = event.policy == Some(Policy::EjectAfter) && event.origin == own;
             let verb = if ejected { "ejected" } else { "released" };
@@ -481,7 +481,7 @@ fn freed(event: &Event) -> String {
     text
 }
 
-/// Writes an event to the log of the program: a sentence where people want to know it, all of it for whoever looks closer.
+/// Writes an event to the log of the program: a sentence for events that people follow, and all fields of every event at the debug level.
 pub fn log_memory_event(event: &Event) {
     match sentence(event) {
         Some(text) if event.error.is_some() => tracing::warn!("{text}"),

@@ -1,5 +1,5 @@
-//! Arrows between the folders of a room that is large enough to have layers. Between rooms Cargo says who may know whom, inside of one
-//! nobody does.
+//! Arrows between the folders of a room that is large enough to have layers. Between rooms Cargo checks them, inside of a room
+//! only this rule does.
 
 use super::{code::without_prose, complain};
 use crate::tree::Source;
